@@ -1,0 +1,1 @@
+"""Benchmarks: each `bench_*.py` here holds one subject, and `python -m bench` runs them."""

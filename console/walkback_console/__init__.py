@@ -1,0 +1,1 @@
+"""What a person uses: the terminal console and its command-line twin."""

@@ -1,0 +1,1 @@
+"""What an agent imports: tools, agents, the write-ahead protocol, workers and replay."""

@@ -1,0 +1,205 @@
+"""PostgreSQL: rows locked in run-id order, statements pipelined, so that a transition costs two round trips."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import create_engine, event
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import SQLAlchemyError
+
+from walkback_store.backends.base import Backend, ConnectionLost, Fetched, Query, Rejected, Statements
+from walkback_store.errors import (
+    CannotOpen,
+    DiskFull,
+    MissingDriver,
+    NoPermission,
+    ReadOnly,
+    StoreBusy,
+    StoreError,
+    Unreachable,
+)
+
+NOTIFY_EVERY = 0.05
+"""NOTIFY takes a lock that all notifying commits share, so it is sent beside the commits, and not for each of them."""
+
+DISPATCH_LOCK = 0x57616C6B
+"""Advisory lock: shared by dispatches, exclusive for a freeze."""
+
+
+class PostgresBackend(Backend):
+    name = "postgresql"
+    locks_rows = True
+
+    def __init__(self, url: URL, wait: float) -> None:
+        try:
+            import psycopg
+        except ImportError as error:
+            raise MissingDriver(
+                "PostgreSQL needs the psycopg driver, which is not installed. Install walkback[postgresql]."
+            ) from error
+        self._psycopg = psycopg
+        self._wait = wait
+        self.where = url.render_as_string(hide_password=True).replace("+psycopg", "")
+        self.engine = create_engine(
+            url,
+            paramstyle="format",
+            pool_size=4,
+            max_overflow=4,
+            pool_pre_ping=True,
+            connect_args={"connect_timeout": max(2, round(wait)), "application_name": "walkback"},
+        )
+        event.listen(self.engine, "connect", self._on_connect)
+        self.statements = Statements(self.engine)
+        self._held: Any = None
+        self._writer: Any = None
+        self._notified = 0.0
+
+    def _on_connect(self, connection: Any, _record: Any) -> None:
+        connection.prepare_threshold = 2
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT set_config('lock_timeout', %s, false)", [f"{round(self._wait * 1000)}ms"])
+            cursor.execute("SET idle_in_transaction_session_timeout = '60s'")
+        connection.commit()
+
+    def open_writer(self) -> Any:
+        if self._writer is None:
+            try:
+                self._held = self.engine.raw_connection()
+            except (SQLAlchemyError, self._psycopg.Error) as error:  # the pool lets the driver's own through
+                driver = error if isinstance(error, self._psycopg.Error) else error.__cause__ or error
+                raise self.translate(driver) or error from error
+            writer = self._held.driver_connection
+            writer.autocommit = True
+            self._writer = writer
+        return self._writer
+
+    def begin(self, strict: bool) -> None:
+        try:
+            self.open_writer()
+        except Unreachable as error:
+            raise ConnectionLost(error, committing=False) from error
+        # Sent with the first fetch: BEGIN alone is not worth a round trip.
+        self._opening = ["BEGIN"] if strict else ["BEGIN", "SET LOCAL synchronous_commit = off"]
+
+    def fetch(self, queries: Sequence[Query]) -> list[Fetched]:
+        opening, self._opening = self._opening, []
+        try:
+            with self._writer.pipeline():
+                for sql in opening:
+                    self._writer.execute(sql)
+                cursors = [self._writer.execute(sql, values) for sql, values in queries]
+            return [cursor.fetchall() for cursor in cursors]
+        except self._psycopg.Error as error:
+            raise self._failed(error, committing=False) from error
+
+    def commit(self, writes: Sequence[tuple[str, Sequence[Sequence[Any]]]]) -> None:
+        writer = self._writer
+        try:
+            with writer.pipeline():
+                for sql in self._opening:
+                    writer.execute(sql)
+                for sql, rows in writes:
+                    for row in rows:
+                        writer.execute(sql, row)
+                writer.execute("COMMIT")
+        except self._psycopg.Error as error:
+            raise self._failed(error, committing=True) from error
+        finally:
+            self._opening = []
+        self._notify()
+
+    def _notify(self) -> None:
+        now = time.monotonic()
+        if now - self._notified >= NOTIFY_EVERY:
+            self._notified = now
+            try:
+                self._writer.execute("NOTIFY walkback")
+            except self._psycopg.Error:
+                self.reconnect_later()  # a hint: whoever listens polls as well
+
+    def _failed(self, error: Any, committing: bool) -> Exception:
+        if self._writer is None or self._writer.closed or self._writer.broken:
+            return ConnectionLost(error, committing)
+        self.rollback()
+        known = self.translate(error)
+        if known is not None:
+            return known
+        if error.sqlstate in {"40P01", "40001"}:
+            return ConnectionLost(error, False)  # rolled back whole by the server: try again
+        return Rejected(str(error))
+
+    def rollback(self) -> None:
+        if self._writer is None:
+            return
+        try:
+            self._writer.execute("ROLLBACK")
+        except self._psycopg.Error:
+            self.reconnect_later()
+
+    def reconnect_later(self) -> None:
+        held, self._held, self._writer = self._held, None, None
+        if held is not None:
+            held.invalidate()
+
+    def reconnect(self) -> None:
+        self.reconnect_later()
+        self.open_writer()
+
+    def clock(self) -> Query | None:
+        return "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint", ()
+
+    def next_run_no(self) -> int:
+        return self._number("SELECT nextval(pg_get_serial_sequence('runs', 'run_no'))")
+
+    def _number(self, sql: str) -> int:
+        try:
+            return int(self._writer.execute(sql).fetchone()[0])
+        except self._psycopg.Error as error:
+            raise self._failed(error, committing=False) from error
+
+    def guard_dispatch(self, exclusive: bool) -> Query | None:
+        function = "pg_advisory_xact_lock" if exclusive else "pg_advisory_xact_lock_shared"
+        return f"SELECT {function}(%s)", [DISPATCH_LOCK]
+
+    def home(self) -> str:
+        """Cluster, database and timeline: a dump restored elsewhere, a base backup and a point-in-time restore differ."""
+        with self.engine.connect() as connection:
+            row = connection.exec_driver_sql(
+                "SELECT s.system_identifier, d.oid, c.timeline_id FROM pg_control_system() s, pg_control_checkpoint() c, "
+                "pg_database d WHERE d.datname = current_database()"
+            ).one()
+        return f"{row[0]}:{row[1]}:{row[2]}"
+
+    def visible_horizon(self) -> int | None:
+        with self.engine.connect() as connection:
+            row = connection.exec_driver_sql("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint").one()
+        return int(row[0])
+
+    def translate(self, error: BaseException) -> StoreError | None:
+        state = getattr(error, "sqlstate", None) or ""
+        text = str(error).strip()
+        first = text.splitlines()[0] if text else type(error).__name__
+        if state == "55P03":
+            return StoreBusy(f"a lock in {self.where} was held for longer than {self._wait:g} s. Nothing was written.")
+        if state == "53100":
+            return DiskFull(f"the server of {self.where} has no space left. Nothing was written.")
+        if state == "25006":
+            return ReadOnly(f"{self.where} is read-only (a standby, or a read-only role). Nothing was written.")
+        if state in {"28P01", "28000", "42501"} or "authentication failed" in text or 'role "' in text:
+            return NoPermission(f"{self.where} refused: {first}. Nothing was written.")
+        if state == "3D000" or ('database "' in text and "does not exist" in text):
+            return CannotOpen(f"{self.where}: {first}. Create the database first; nothing was changed.")
+        if isinstance(error, self._psycopg.OperationalError) and not state:
+            return Unreachable(f"{self.where} does not answer: {first}")
+        if state.startswith("57P"):
+            return Unreachable(f"{self.where} is shutting down or starting: {first}")
+        return None
+
+    def close(self) -> None:
+        held, self._held, self._writer = self._held, None, None
+        if held is not None:
+            held.close()
+        self.engine.dispose()

@@ -1,0 +1,289 @@
+"""Commits: many transitions in one transaction, and the truth about each of them.
+
+Callers on several threads share a commit: the first to come leads and takes along whoever queued up meanwhile. Nothing
+returns before COMMIT has. Each transition is decided in memory before anything is written, so one that is refused costs
+its neighbours nothing; should the database itself reject a row, the batch is rolled back and each goes alone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from walkback_store import schema
+from walkback_store.backends.base import Backend, ConnectionLost, Rejected
+from walkback_store.errors import (
+    CommitUnknown,
+    PreconditionFailed,
+    StoreError,
+    TransitionConflict,
+    Unreachable,
+    ValueRefused,
+)
+from walkback_store.log import Row
+from walkback_store.machine.base import Transition
+from walkback_store.machine.store_wide import STORE
+from walkback_store.snapshots import SnapshotCache
+from walkback_store.work import Work
+
+T = TypeVar("T")
+RECONNECT_PAUSE = 0.05
+Result = "Committed | StoreError"
+Plan = Callable[[Work], Sequence[Transition]]
+
+
+@dataclass(slots=True)
+class Committed:
+    """A transition that is in the log."""
+
+    transition: bytes
+    seq: int
+    hash: bytes
+    at: int
+    run: Row | None
+    """The run's row as this transition left it."""
+    repeated: bool = False
+    """It had been applied by an earlier submission of the same id, or there was nothing to do."""
+
+
+class _Waiting:
+    __slots__ = ("done", "error", "lead", "results", "signal", "transitions")
+
+    def __init__(self, transitions: Sequence[Transition]) -> None:
+        self.transitions = transitions
+        self.results: list[Committed | StoreError] = []
+        self.error: BaseException | None = None
+        self.done = self.lead = False
+        self.signal = threading.Event()
+
+
+class Engine:
+    def __init__(self, backend: Backend, clock: Callable[[], int] | None, wait: float) -> None:
+        self.backend = backend
+        self.home = backend.home()
+        self._clock = clock
+        self._wait = wait
+        self._cache = SnapshotCache()
+        self._writing = threading.RLock()
+        self._gate = threading.Lock()
+        self._leading = False
+        self._queue: list[_Waiting] = []
+        self.strict_commits = 0
+        self.relaxed_commits = 0
+
+    # --- group commit --------------------------------------------------------------------------------------------
+
+    def commit(self, transitions: Sequence[Transition]) -> list[Committed | StoreError]:
+        """Submit; returns when all of them are committed or refused, in the order given."""
+        mine = _Waiting(transitions)
+        with self._gate:
+            self._queue.append(mine)
+            if not self._leading:
+                self._leading = mine.lead = True
+        if not mine.lead:
+            mine.signal.wait()
+        if mine.lead and not mine.done:
+            self._lead()
+        if mine.error is not None:
+            raise mine.error
+        return mine.results
+
+    def _lead(self) -> None:
+        with self._gate:
+            batch, self._queue = self._queue, []
+        try:
+            self._serve(batch)
+        finally:
+            with self._gate:
+                heir = self._queue[0] if self._queue else None
+                self._leading = heir is not None
+                if heir is not None:
+                    heir.lead = True
+            for waiting in batch:
+                waiting.done = True
+                waiting.signal.set()
+            if heir is not None:
+                heir.signal.set()
+
+    def _serve(self, batch: Sequence[_Waiting]) -> None:
+        flat = [t for waiting in batch for t in waiting.transitions]
+        try:
+            results = self._truth(flat)
+        except BaseException as error:
+            for waiting in batch:
+                waiting.error = error
+            if not isinstance(error, StoreError):
+                raise
+            return
+        start = 0
+        for waiting in batch:
+            end = start + len(waiting.transitions)
+            waiting.results = results[start:end]
+            start = end
+
+    # --- one transaction, and what became of it ------------------------------------------------------------------
+
+    def plan_and_commit(self, plan: Plan) -> list[Committed | StoreError]:
+        """Transitions chosen inside the transaction that applies them, such as claims."""
+        planned: list[Transition] = []
+
+        def once(work: Work) -> Sequence[Transition]:
+            work.read_clock()
+            planned[:] = plan(work)
+            return planned
+
+        deadline = time.monotonic() + self._wait
+        with self._writing:
+            while True:
+                try:
+                    return self._attempt(once, strict=True)
+                except ConnectionLost as lost:
+                    self._reconnect(deadline, planned, lost.committing)
+                    if lost.committing:
+                        break
+            return [r for t in planned if (r := self._recorded_alone(t)) is not None]
+
+    def again(self, attempt: Callable[[], T], transitions: Sequence[Transition] = (), unknown: bool = False) -> T:
+        """Do something that may be done twice; once more whenever the connection is lost, until the wait is over."""
+        deadline = time.monotonic() + self._wait
+        with self._writing:
+            while True:
+                try:
+                    return attempt()
+                except ConnectionLost:
+                    self._reconnect(deadline, transitions, unknown)
+
+    def _truth(self, transitions: Sequence[Transition], unknown: bool = False) -> list[Committed | StoreError]:
+        """`unknown` once COMMIT may have reached the server; a later attempt that did not get that far changes nothing."""
+        deadline = time.monotonic() + self._wait
+        with self._writing:
+            while True:
+                try:
+                    strict = any(t.strict for t in transitions)
+                    return self._attempt(lambda _: transitions, strict)
+                except Rejected as rejected:
+                    return self._one_by_one(transitions, rejected, unknown)
+                except ConnectionLost as lost:
+                    # Resubmitting is safe whatever became of COMMIT: what was applied is recognised by its id, under
+                    # the lock of its run, which a server still busy with the lost session holds until it is done.
+                    unknown = unknown or lost.committing
+                    self._reconnect(deadline, transitions, unknown)
+
+    def _one_by_one(
+        self, transitions: Sequence[Transition], rejected: Rejected, unknown: bool
+    ) -> list[Committed | StoreError]:
+        if len(transitions) > 1:
+            try:
+                return [self._truth([t], unknown)[0] for t in transitions]
+            except (CommitUnknown, Unreachable) as error:  # those before it may be in the log
+                raise CommitUnknown(str(error), [t.id for t in transitions]) from error
+        recorded = self._recorded_alone(transitions[0])
+        if recorded is not None:
+            return [recorded]
+        return [PreconditionFailed(f"the database rejected {type(transitions[0]).__name__}: {rejected}")]
+
+    def _reconnect(self, deadline: float, transitions: Sequence[Transition], committing: bool) -> None:
+        self._cache.forget()
+        while True:
+            try:
+                self.backend.reconnect()
+                return
+            except StoreError as error:
+                if time.monotonic() + RECONNECT_PAUSE > deadline:
+                    if not committing:
+                        raise Unreachable(f"{error} Nothing of this was written.") from error
+                    raise CommitUnknown(
+                        f"the connection was lost during COMMIT and the store does not answer ({error}). The "
+                        f"{len(transitions)} transitions may or may not be in the log: submit the same ones again.",
+                        [t.id for t in transitions],
+                    ) from error
+            time.sleep(RECONNECT_PAUSE)
+
+    def _attempt(self, plan: Plan, strict: bool) -> list[Committed | StoreError]:
+        backend = self.backend
+        backend.begin(strict)
+        try:
+            work = self._work()
+            transitions = plan(work)
+            results = self._apply(work, transitions)
+            if not work.dirty:
+                backend.rollback()
+                return results
+            backend.commit(work.writes())
+        except BaseException:
+            self._cache.forget()
+            backend.rollback()
+            raise
+        if strict:
+            self.strict_commits += 1
+        else:
+            self.relaxed_commits += 1
+        return results
+
+    def _work(self) -> Work:
+        clock = self.backend.clock() if self._clock is None else None
+        return Work(self.backend, self._cache, clock, self._now(), self.home)
+
+    def _now(self) -> int:
+        return self._clock() if self._clock is not None else time.time_ns() // 1000
+
+    def _apply(self, work: Work, transitions: Sequence[Transition]) -> list[Committed | StoreError]:
+        results: list[Any] = [None] * len(transitions)
+        order = sorted(range(len(transitions)), key=lambda i: transitions[i].log or "\U0010ffff")
+        work.prefetch(transitions)
+        for i in order:
+            transition = transitions[i]
+            try:
+                drafts = transition.decide(work)
+                head = work.append(transition, drafts) if drafts else None
+            except (StoreError, ValueRefused) as refusal:
+                work.discard_drafts()
+                # A second submission of something applied is refused by the state it left: ask the log first.
+                results[i] = self._recorded(work, transition) or refusal
+                continue
+            run = work.run(transition.log) if transition.log is not None else None
+            if head is None:
+                at, seq, head_hash = work.now, run["head_seq"] if run else 0, run["head_hash"] if run else b""
+                results[i] = Committed(transition.id, seq, head_hash, at, dict(run) if run else None, True)
+            else:
+                results[i] = Committed(transition.id, head["seq"], head["hash"], work.now, dict(run) if run else None)
+        return results
+
+    def _recorded(self, work: Work, transition: Transition) -> Committed | StoreError | None:
+        sql = self.backend.statements.by_key(schema.events, ("transition",))
+        answer = self.backend.fetch([(sql, (transition.id,))])[0]
+        if not answer:
+            return None
+        event = dict(zip((c.name for c in schema.events.columns), answer[0], strict=False))
+        run = work.run(transition.log) if transition.log is not None else None
+        run_no = run["run_no"] if run is not None else schema.STORE_LOG
+        if event["run_no"] != run_no or event["actor"] != transition.actor:
+            return TransitionConflict(
+                f"transition id {transition.id.hex()} was used before, by {event['actor']} for something else "
+                f"({event['kind']}). Nothing was changed."
+            )
+        return Committed(
+            transition.id, event["seq"], bytes(event["hash"]), event["at"], dict(run) if run else None, True
+        )
+
+    def _recorded_alone(self, transition: Transition) -> Committed | StoreError | None:
+        return self.again(lambda: self._look_up(transition), [transition], unknown=True)
+
+    def _look_up(self, transition: Transition) -> Committed | StoreError | None:
+        self.backend.begin(True)
+        try:
+            work = self._work()
+            work.prefetch([transition])
+            return self._recorded(work, transition)
+        finally:
+            self.backend.rollback()
+
+    def close(self) -> None:
+        with self._writing:
+            self.backend.close()
+
+
+__all__ = ["STORE", "Committed", "Engine"]

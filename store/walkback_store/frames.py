@@ -1,0 +1,194 @@
+"""Stored bytes, compressed: states against an earlier state, event bodies against a built-in dictionary.
+
+Whoever can write to the database file can plant bytes in it. So the declared size is read and checked before anything
+is allocated, and whatever does not hold is `CorruptData`: reading takes no more memory than the limit allows.
+"""
+
+from __future__ import annotations
+
+import threading
+from hashlib import sha256
+from typing import Final
+
+import zstandard
+
+from walkback_store.body_dictionary import BODY_DICTIONARY_1
+from walkback_store.errors import CorruptData, StoreError
+from walkback_store.values import MAX_BYTES
+
+MAX_WINDOW_LOG: Final = 27
+"""128 MiB: a state of 64 MiB that refers back to a base of 64 MiB."""
+
+RAW: Final = 0
+ZSTD_WITH_DICTIONARY_1: Final = 1
+PRUNED: Final = 2
+"""The first byte of a stored body."""
+
+_LEVEL: Final = 3
+_BODY_LEVEL: Final = 6  # a tenth smaller than level 3, for a microsecond
+_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_DIGEST_BYTES: Final = 32
+_LARGE_BASE: Final = 16 * 1024 * 1024
+
+
+class BodyPruned(StoreError):
+    """The body was removed on purpose; `digest` is the SHA-256 of what it was, and the chain still checks."""
+
+    def __init__(self, digest: bytes) -> None:
+        self.digest = digest
+        super().__init__(
+            f"the body of this event was pruned (its SHA-256 was {digest.hex()}). "
+            "The event itself is kept; what it said can only come from a backup."
+        )
+
+
+# --- states ------------------------------------------------------------------------------------------------------
+
+
+def pack(data: bytes, base: bytes | None = None) -> bytes:
+    """One zstd frame; with a base, only about what differs from it. The same base is needed to unpack."""
+    if not data:
+        return _EMPTY_FRAME
+    if not base:
+        return _codecs.compressor.compress(data)
+    dictionary = zstandard.ZstdCompressionDict(base, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+    parameters = _delta_parameters(len(data), len(base))
+    return zstandard.ZstdCompressor(dict_data=dictionary, compression_params=parameters).compress(data)
+
+
+def unpack(frame: bytes, base: bytes | None = None, *, max_bytes: int = MAX_BYTES) -> bytes:
+    """What was packed, or `CorruptData`.
+
+    Frames from `pack` carry a checksum of 32 bits, so a wrong base is noticed. A planted frame need not: zstd then
+    decodes against any base at all, silently, to garbage. Callers compare a digest before they believe the result.
+    """
+    _check_header(frame, max_bytes)
+    if not base:
+        return _decompress(_codecs.decompressor, frame)
+    dictionary = zstandard.ZstdCompressionDict(base, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+    return _decompress(zstandard.ZstdDecompressor(dict_data=dictionary), frame)
+
+
+def _delta_parameters(size: int, base_size: int) -> zstandard.ZstdCompressionParameters:
+    """Parameters with which zstd finds a state in its predecessor, wherever in it and however large.
+
+    zstd indexes only the last `8 << hash_log` bytes of a dictionary, and forgets the dictionary once the window has
+    moved past it: with the level's own parameters a state of 5 MB would not match its predecessor at all. Above 16 MiB
+    the level's strategy, which packs table entries tightly, indexes no more than that; a greedier one does.
+    """
+    found = zstandard.ZstdCompressionParameters.from_level(_LEVEL, source_size=size, dict_size=base_size)
+    window_log = max(found.window_log, min((size + base_size - 1).bit_length(), MAX_WINDOW_LOG))
+    table_log = (base_size - 1).bit_length() - 3
+    strategy = found.strategy
+    if base_size > _LARGE_BASE:
+        table_log = min(table_log, 23) + 1
+        strategy = zstandard.STRATEGY_GREEDY
+    return zstandard.ZstdCompressionParameters.from_level(
+        _LEVEL,
+        source_size=size,
+        dict_size=base_size,
+        window_log=window_log,
+        hash_log=max(found.hash_log, table_log),
+        chain_log=max(found.chain_log, table_log),
+        strategy=strategy,
+        write_content_size=True,
+        write_checksum=True,
+    )
+
+
+# --- event bodies ------------------------------------------------------------------------------------------------
+
+
+def pack_body(body: bytes) -> bytes:
+    """A marker and the body, compressed if that makes it smaller."""
+    frame = _codecs.body_compressor.compress(body)
+    if len(frame) < len(body):
+        return b"\x01" + frame
+    return b"\x00" + body
+
+
+def unpack_body(stored: bytes, *, max_bytes: int = MAX_BYTES) -> bytes:
+    """The body that was packed; `BodyPruned` if only its digest is left."""
+    marker = stored[0] if stored else None
+    if marker == ZSTD_WITH_DICTIONARY_1:
+        frame = stored[1:]
+        _check_header(frame, max_bytes)
+        return _decompress(_codecs.body_decompressor, frame)
+    if marker == RAW:
+        if len(stored) - 1 > max_bytes:
+            raise _corrupt(f"{len(stored) - 1} bytes are more than the limit of {max_bytes}")
+        return stored[1:]
+    if marker == PRUNED:
+        raise BodyPruned(_pruned_digest(stored))
+    raise _corrupt("an empty body" if marker is None else f"unknown marker {marker}")
+
+
+def pruned_body(digest: bytes) -> bytes:
+    """What is stored in place of a body that was removed."""
+    if len(digest) != _DIGEST_BYTES:
+        raise ValueError(f"a SHA-256 digest has {_DIGEST_BYTES} bytes, this one has {len(digest)}")
+    return b"\x02" + digest
+
+
+def body_digest(stored: bytes, *, max_bytes: int = MAX_BYTES) -> bytes:
+    """SHA-256 of the original body, whether it is still there or not."""
+    if stored[:1] == b"\x02":
+        return _pruned_digest(stored)
+    return sha256(unpack_body(stored, max_bytes=max_bytes)).digest()
+
+
+def _pruned_digest(stored: bytes) -> bytes:
+    if len(stored) != 1 + _DIGEST_BYTES:
+        raise _corrupt(f"a pruned body has a digest of {_DIGEST_BYTES} bytes, this one has {len(stored) - 1}")
+    return stored[1:]
+
+
+# --- reading zstd ------------------------------------------------------------------------------------------------
+
+
+def _corrupt(reason: str) -> CorruptData:
+    return CorruptData(f"these bytes are not a stored frame: {reason}. Nothing was made of them.")
+
+
+def _check_header(frame: bytes, max_bytes: int) -> None:
+    """Everything that can be refused before memory is taken for the content."""
+    if frame[:4] != _MAGIC:
+        raise _corrupt("they do not start like zstd")
+    try:
+        header = zstandard.get_frame_parameters(frame)
+    except zstandard.ZstdError as error:
+        raise _corrupt(str(error)) from error
+    if header.content_size == zstandard.CONTENTSIZE_UNKNOWN:
+        raise _corrupt("the frame does not say how large its content is")
+    if header.content_size > max_bytes:
+        raise _corrupt(f"the frame declares {header.content_size} bytes and the limit is {max_bytes}")
+    if header.window_size > max(1 << MAX_WINDOW_LOG, max_bytes):
+        raise _corrupt(f"the frame asks for a window of {header.window_size} bytes")
+    # The library answers b"" to such a header without looking at what follows it.
+    if header.content_size == 0 and frame != _EMPTY_FRAME:
+        raise _corrupt("the frame declares no content but is not the empty frame")
+
+
+def _decompress(decompressor: zstandard.ZstdDecompressor, frame: bytes) -> bytes:
+    try:
+        return decompressor.decompress(frame, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise _corrupt(str(error)) from error
+
+
+class _Codecs(threading.local):
+    """Made once per thread, because making them is slow and zstandard's objects must not be shared by threads."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True, write_checksum=True)
+        self.decompressor = zstandard.ZstdDecompressor()
+        dictionary = zstandard.ZstdCompressionDict(BODY_DICTIONARY_1, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+        dictionary.precompute_compress(level=_BODY_LEVEL)
+        self.body_compressor = zstandard.ZstdCompressor(
+            level=_BODY_LEVEL, dict_data=dictionary, write_content_size=True
+        )
+        self.body_decompressor = zstandard.ZstdDecompressor(dict_data=dictionary)
+
+
+_codecs: Final = _Codecs()
+_EMPTY_FRAME: Final = _codecs.compressor.compress(b"")

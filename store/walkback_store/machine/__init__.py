@@ -1,0 +1,64 @@
+"""The state machine: every legal transition of runs, operations, approvals and what surrounds them.
+
+Read `runs`, `operations`, `people` and `store_wide`, in this order. Each class is one transition: its docstring says what
+it does, `sources` and `targets` from where to where, `needs` what else must hold, `by` who may. docs/state-machine.md
+is made from them.
+"""
+
+from __future__ import annotations
+
+from walkback_store.machine import operations, people, runs, store_wide
+from walkback_store.machine.base import Transition
+
+TRANSITIONS: tuple[type[Transition], ...] = (
+    runs.StartRun,
+    runs.ClaimRun,
+    runs.ReleaseRun,
+    runs.DeclarePlan,
+    runs.RecordStep,
+    runs.TakeSnapshot,
+    runs.ParkRun,
+    runs.SendSignal,
+    runs.ConsumeSignal,
+    runs.NeedOperator,
+    runs.StopAtBoundary,
+    runs.FinishRun,
+    runs.FailRun,
+    operations.BeginCompensation,
+    operations.EndCompensation,
+    people.RequestPause,
+    people.RequestCancel,
+    people.ResumeRun,
+    people.CarryOutResume,
+    people.DecideCompensate,
+    people.AddNote,
+    operations.DenyOperation,
+    operations.AskApproval,
+    operations.Intend,
+    operations.StartAttempt,
+    operations.EndAttempt,
+    operations.RecordVerification,
+    operations.RecordRecovery,
+    operations.Settle,
+    operations.AppendLateEvidence,
+    people.RequestVerify,
+    people.RecordHappened,
+    people.RecordAbsent,
+    people.DecideRetry,
+    operations.CarryOutRetry,
+    people.Approve,
+    people.Refuse,
+    people.ExpireApproval,
+    people.TakeBack,
+    store_wide.Freeze,
+    store_wide.Unfreeze,
+    store_wide.RegisterWorker,
+    store_wide.StopWorker,
+    store_wide.LoseWorker,
+    store_wide.OpenBatch,
+    store_wide.ReleaseMember,
+    store_wide.StopBatch,
+    store_wide.AdoptStore,
+    store_wide.NotePrune,
+)
+"""All of them, in reading order."""

@@ -1,0 +1,663 @@
+"""The life of one tool call: asked for, intended, attempted, verified, settled, undone.
+
+An operation is named by its run and step. What it was called with and what it answered are in its events, whole; the
+row holds what lists and decisions need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from walkback_store.errors import Frozen, KeyConflict, NotFound, PreconditionFailed
+from walkback_store.log import Draft, Row
+from walkback_store.machine.base import ANYONE, LEAVES_WORKER, NONE, UNCHANGED, WORKER, Load, OnRun, View
+from walkback_store.machine.runs import NO_WHY, moved_on, started_step
+from walkback_store.words import (
+    LIVE,
+    Answer,
+    ApprovalStatus,
+    DecisionStatus,
+    Effect,
+    Evidence,
+    FreezeScope,
+    Kind,
+    OperationStatus,
+    RunStatus,
+    Why,
+)
+
+O = OperationStatus  # noqa: E741
+R = RunStatus
+OPEN = frozenset({O.AWAITING_APPROVAL, O.PENDING})
+
+
+@dataclass(kw_only=True, slots=True)
+class OnOperation(OnRun):
+    """A transition of one operation."""
+
+    subject: ClassVar = "operation"
+
+    step: str
+
+    def loads(self) -> Iterable[Load]:
+        return (("operations", self.run_id, self.step),)
+
+    def _live_run(self, view: View) -> Row:
+        return self._check_run(view, LIVE)
+
+    def _operation(self, view: View) -> Row:
+        operation = view.row("operations", self.run_id, self.step)
+        if operation is None:
+            raise NotFound(f"run {self.run_id!r} has no operation at step {self.step}. Nothing was changed.")
+        if operation["status"] not in self.sources:
+            raise self._illegal(f"operation {self.run_id}#{self.step}", operation["status"])
+        self._check_seen(view, operation["touched"], f"operation {self.run_id}#{self.step}")
+        return operation
+
+
+def counts(run: Row, before: str | None, after: str) -> dict[str, Any]:
+    """How the run's counters of open and unknown operations change."""
+    changed = {}
+    opened = (after in OPEN) - (before in OPEN)
+    unknown = (after == O.UNKNOWN) - (before == O.UNKNOWN)
+    if opened:
+        changed["open_operations"] = run["open_operations"] + opened
+    if unknown:
+        changed["unknown_operations"] = run["unknown_operations"] + unknown
+    return changed
+
+
+def check_freezes(view: View, tool: str, agent: str) -> None:
+    for freeze in view.freezes():
+        scope, name = freeze["scope"], freeze["name"]
+        if (
+            scope == FreezeScope.EVERYTHING
+            or (scope == FreezeScope.TOOL and name == tool)
+            or (scope == FreezeScope.AGENT and name == agent)
+        ):
+            what = "everything" if scope == FreezeScope.EVERYTHING else f"{scope} {name!r}"
+            raise Frozen(
+                f"{what} is frozen by {freeze['by']}: {freeze['reason']}. {tool!r} was not called; the run waits until "
+                "the freeze is lifted."
+            )
+
+
+def approval_key(step: str, n: int) -> str:
+    return f"{step}/{n}"
+
+
+def latest_approval(view: View, run_id: str, step: str) -> Row | None:
+    """The approval asked for last; a new one is asked only after the one before it ended."""
+    latest, n = None, 1
+    while (row := view.row("approvals", run_id, approval_key(step, n))) is not None:
+        latest, n = row, n + 1
+    return latest
+
+
+@dataclass(kw_only=True, slots=True)
+class Call:
+    """What is called: the contract and the arguments, as recorded in the intent and in an approval request."""
+
+    tool: str
+    tool_version: str = "1"
+    effect: Effect = Effect.WRITE
+    service: str | None = None
+    args: object = None
+    args_hash: str
+    key: str | None = None
+    key_until: int | None = None
+    identity: str | None = None
+    description: str | None = None
+    stake: str | None = None
+    stake_value: float | None = None
+    can_verify: bool = False
+    compensate: str | None = None
+    scope: str | None = None
+    compensates: str | None = None
+    preconditions: object = None
+    expects: object = None
+
+    def columns(self) -> dict[str, Any]:
+        row: dict[str, Any] = {
+            "tool": self.tool,
+            "tool_version": self.tool_version,
+            "effect": self.effect,
+            "args_hash": self.args_hash,
+        }
+        for name in (
+            "service", "key", "key_until", "identity", "description", "stake", "stake_value", "compensate", "scope",
+            "compensates",
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value is not None:
+                row[name] = value
+        if self.can_verify:
+            row["can_verify"] = 1
+        return row
+
+    def facts(self) -> dict[str, Any]:
+        data: dict[str, Any] = {"args": self.args}
+        if self.preconditions is not None:
+            data["preconditions"] = self.preconditions
+        if self.expects is not None:
+            data["expects"] = self.expects
+        return data
+
+
+@dataclass(kw_only=True, slots=True)
+class AskApproval(OnOperation):
+    """A person must agree before the call is made; bound to a digest of exactly what they will be shown."""
+
+    sources: ClassVar = (NONE, O.PENDING, O.DENIED)
+    targets: ClassVar = (O.AWAITING_APPROVAL,)
+    kind: ClassVar = Kind.APPROVAL_ASKED
+    needs: ClassVar = "no attempt is running; an earlier approval has expired"
+
+    call: Call
+    digest: str
+    rule: str
+    role: str | None = None
+    expires_at: int | None = None
+    shown: object = None
+
+    def loads(self) -> Iterable[Load]:
+        return (("operations", self.run_id, self.step), ("approvals", self.run_id, approval_key(self.step, 1)))
+
+    def decide(self, view: View) -> list[Draft]:
+        run = self._live_run(view)
+        operation = view.row("operations", self.run_id, self.step)
+        approval = latest_approval(view, self.run_id, self.step)
+        if operation is not None:
+            self._operation(view)
+            check_no_attempt_runs(view, self.run_id, operation)
+            if approval is not None and not (
+                approval["status"] == ApprovalStatus.EXPIRED
+                or (approval["expires_at"] is not None and approval["expires_at"] <= view.now)
+            ):
+                raise PreconditionFailed(f"approval {approval['n']} of {self.run_id}#{self.step} has not expired.")
+        n = 1 if approval is None else approval["n"] + 1
+        data, of_run, of_steps = self._boundary(view, run)
+        row: dict[str, Any] = {"status": O.AWAITING_APPROVAL}
+        if operation is None:
+            row |= self.call.columns() | {"started_at": view.now}
+            of_steps[self.step] = started_step(view, run, of_run, "call", self.call.tool)
+            of_run |= moved_on(run, self.step)
+        of_run |= counts(run, operation and operation["status"], O.AWAITING_APPROVAL)
+        asked = {
+            "status": ApprovalStatus.ASKED,
+            "digest": self.digest,
+            "rule": self.rule,
+            "role": self.role,
+            "asked_at": view.now,
+            "expires_at": self.expires_at,
+        }
+        sets = {
+            "runs": {"": of_run},
+            "steps": of_steps,
+            "operations": {self.step: row},
+            "approvals": {approval_key(self.step, n): asked},
+        }
+        facts = {**data, **self.call.facts(), "digest": self.digest, "rule": self.rule, "shown": self.shown}
+        return [Draft(Kind.APPROVAL_ASKED, facts, sets, self.step)]
+
+
+@dataclass(kw_only=True, slots=True)
+class DenyOperation(OnOperation):
+    """Policy says no. Nothing was called, and the agent is told why."""
+
+    sources: ClassVar = (NONE,)
+    targets: ClassVar = (O.DENIED,)
+    kind: ClassVar = Kind.POLICY_CHECK
+
+    call: Call
+    rule: str
+    reason: str
+
+    def decide(self, view: View) -> list[Draft]:
+        run = self._live_run(view)
+        if view.row("operations", self.run_id, self.step) is not None:
+            self._operation(view)
+        data, of_run, of_steps = self._boundary(view, run)
+        step = started_step(view, run, of_run, "call", self.call.tool) | {"status": "failed", "ended_at": view.now}
+        row = self.call.columns() | {
+            "status": O.DENIED, "started_at": view.now, "ended_at": view.now, "error": self.reason,
+        }  # fmt: skip
+        sets = {
+            "runs": {"": of_run | moved_on(run, self.step)},
+            "steps": {**of_steps, self.step: step},
+            "operations": {self.step: row},
+        }
+        facts = {**data, **self.call.facts(), "verdict": "deny", "rule": self.rule, "reason": self.reason}
+        return [Draft(Kind.POLICY_CHECK, facts, sets, self.step)]
+
+
+@dataclass(kw_only=True, slots=True)
+class Intend(OnOperation):
+    """The write-ahead record, with the first attempt: committed before the call is made. A read's is relaxed."""
+
+    sources: ClassVar = (NONE, O.AWAITING_APPROVAL)
+    targets: ClassVar = (O.PENDING,)
+    kind: ClassVar = Kind.INTENT
+    needs: ClassVar = (
+        "nothing that applies is frozen; an approval that was asked for is given for this digest, not expired, and its "
+        "waiting time is over; the same key was not used with other arguments; in a compensating run only a "
+        "compensation is called"
+    )
+
+    call: Call
+    worker: str
+    deadline: int | None = None
+    digest: str | None = None
+
+    @property
+    def strict(self) -> bool:
+        return self.call.effect == Effect.WRITE
+
+    def loads(self) -> Iterable[Load]:
+        yield ("operations", self.run_id, self.step)
+        if self.digest is not None:
+            yield ("approvals", self.run_id, approval_key(self.step, 1))
+
+    def decide(self, view: View) -> list[Draft]:
+        run = self._live_run(view)
+        call = self.call
+        operation = view.row("operations", self.run_id, self.step)
+        sets: dict[str, Any] = {}
+        if operation is not None:
+            self._check_same_arguments(view, operation)
+            self._operation(view)
+            sets |= self._consumed(view)
+        if run["status"] == R.COMPENSATING and call.effect == Effect.WRITE and call.compensates is None:
+            raise PreconditionFailed(f"run {self.run_id!r} is compensating; only compensations are called now.")
+        check_freezes(view, call.tool, run["agent"])
+        data, of_run, of_steps = self._boundary(view, run)
+        seq = run["head_seq"] + 1
+        row = call.columns() | {"status": O.PENDING, "attempts": 1, "intent_seq": seq, "not_before": None}
+        if operation is None:
+            row["started_at"] = view.now
+            of_steps[self.step] = started_step(view, run, of_run, "call", call.tool)
+            of_run |= moved_on(run, self.step)
+        of_run |= counts(run, operation and operation["status"], O.PENDING)
+        sets["runs"] = {"": of_run}
+        if of_steps:
+            sets["steps"] = of_steps
+        sets["operations"] = {self.step: row}
+        sets["attempts"] = {f"{self.step}/1": attempt_started(view, self.worker, self.deadline)}
+        return [Draft(Kind.INTENT, {**data, **call.facts()}, sets, self.step)]
+
+    def _check_same_arguments(self, view: View, operation: Row) -> None:
+        approval = latest_approval(view, self.run_id, self.step)
+        effective = operation["args_hash"] if approval is None else approval["edited_hash"] or operation["args_hash"]
+        if (effective, operation["tool"]) != (self.call.args_hash, self.call.tool):
+            raise KeyConflict(
+                f"step {self.step} of run {self.run_id!r} is recorded as {operation['tool']} with arguments "
+                f"{effective[:12]}, not {self.call.tool} with {self.call.args_hash[:12]}. Nothing was called."
+            )
+
+    def _consumed(self, view: View) -> dict[str, Any]:
+        approval = latest_approval(view, self.run_id, self.step)
+        if approval is None or approval["status"] != ApprovalStatus.GIVEN:
+            raise PreconditionFailed(
+                f"{self.run_id}#{self.step} has no approval that is given (it is "
+                f"{approval['status'] if approval else 'not asked'}). Nothing was called."
+            )
+        check_approval_holds(view, approval, self.digest, f"{self.run_id}#{self.step}")
+        ended = {"status": DecisionStatus.CARRIED_OUT, "ended_at": view.now, "ended_by": self.actor}
+        return {
+            "approvals": {approval_key(self.step, approval["n"]): {"status": ApprovalStatus.CONSUMED}},
+            "decisions": {str(approval["touched"]): ended},  # the event that gave it recorded the decision
+        }
+
+
+def check_approval_holds(view: View, approval: Row, digest: str | None, what: str) -> None:
+    if approval["digest"] != digest:
+        raise PreconditionFailed(f"the approval of {what} was given for something else. Nothing was called.")
+    if approval["expires_at"] is not None and approval["expires_at"] <= view.now:
+        raise PreconditionFailed(f"the approval of {what} has expired. Nothing was called; ask again.")
+    if approval["not_before"] is not None and approval["not_before"] > view.now:
+        raise PreconditionFailed(f"the approval of {what} can still be taken back. Nothing was called; wait.")
+
+
+def attempt_started(view: View, worker: str, deadline: int | None) -> dict[str, Any]:
+    row = {"status": "running", "worker": worker, "started_at": view.now}
+    return row if deadline is None else row | {"deadline": deadline}
+
+
+def running_attempt(view: View, run_id: str, operation: Row) -> Row | None:
+    n = operation["attempts"]
+    attempt = view.row("attempts", run_id, f"{operation['step']}/{n}") if n else None
+    return attempt if attempt is not None and attempt["status"] == "running" else None
+
+
+def check_no_attempt_runs(view: View, run_id: str, operation: Row) -> None:
+    attempt = running_attempt(view, run_id, operation)
+    if attempt is not None:
+        raise PreconditionFailed(
+            f"attempt {attempt['n']} of {run_id}#{operation['step']} by {attempt['worker']} has not ended. There is one "
+            "live attempt per operation; end or abandon it first."
+        )
+
+
+@dataclass(kw_only=True, slots=True)
+class StartAttempt(OnOperation):
+    """Another attempt of the same operation, with the same key."""
+
+    sources: ClassVar = (O.PENDING,)
+    targets: ClassVar = (O.PENDING,)
+    kind: ClassVar = Kind.ATTEMPT
+    needs: ClassVar = "no attempt is running; nothing that applies is frozen; its approval, if any, has not expired"
+
+    worker: str
+    deadline: int | None = None
+
+    def decide(self, view: View) -> list[Draft]:
+        run = self._live_run(view)
+        operation = self._operation(view)
+        check_no_attempt_runs(view, self.run_id, operation)
+        check_freezes(view, operation["tool"], run["agent"])
+        approval = latest_approval(view, self.run_id, self.step)
+        if approval is not None and approval["expires_at"] is not None and approval["expires_at"] <= view.now:
+            raise PreconditionFailed(f"the approval of {self.run_id}#{self.step} has expired; ask again.")
+        n = operation["attempts"] + 1
+        sets = {
+            "operations": {self.step: {"attempts": n}},
+            "attempts": {f"{self.step}/{n}": attempt_started(view, self.worker, self.deadline)},
+        }
+        return [Draft(Kind.ATTEMPT, {"n": n}, sets, self.step)]
+
+
+@dataclass(kw_only=True, slots=True)
+class EndAttempt(OnOperation):
+    """What an attempt answered, verbatim; or that it was abandoned: its process is dead, or its bound has passed."""
+
+    sources: ClassVar = (O.PENDING,)
+    targets: ClassVar = (O.PENDING,)
+    kind: ClassVar = Kind.TOOL_RESULT
+    needs: ClassVar = "the attempt is running"
+
+    answer: Answer
+    output: object = None
+    error_class: str | None = None
+    error: str | None = None
+    abandoned: bool = False
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def decide(self, view: View) -> list[Draft]:
+        self._live_run(view)
+        operation = self._operation(view)
+        if running_attempt(view, self.run_id, operation) is None:
+            raise PreconditionFailed(f"no attempt of {self.run_id}#{self.step} is running.")
+        status = "abandoned" if self.abandoned else "ended"
+        return [attempt_ended(self, view, operation["attempts"], status)]
+
+
+def attempt_ended(t: EndAttempt | Settle, view: View, n: int, status: str = "ended") -> Draft:
+    row: dict[str, Any] = {"status": status, "answer": t.answer, "ended_at": view.now}
+    facts: dict[str, Any] = {"answer": t.answer, "n": n, "output": t.output, **t.data}
+    if t.error_class is not None:
+        row |= {"error_class": t.error_class, "error": t.error}
+        facts |= {"error_class": t.error_class, "error": t.error}
+    return Draft(Kind.TOOL_RESULT, facts, {"attempts": {f"{t.step}/{n}": row}}, t.step)
+
+
+@dataclass(kw_only=True, slots=True)
+class RecordVerification(OnOperation):
+    """What reading the world again showed. It is evidence, not yet an outcome."""
+
+    sources: ClassVar = (O.PENDING, O.UNKNOWN)
+    targets: ClassVar = (UNCHANGED,)
+    kind: ClassVar = Kind.VERIFICATION
+
+    evidence: Evidence
+    found: object = None
+
+    def decide(self, view: View) -> list[Draft]:
+        self._live_run(view)
+        self._operation(view)
+        return [verified(self, view)]
+
+
+def verified(t: RecordVerification | Settle, view: View) -> Draft:
+    row = {"evidence": t.evidence, "evidence_at": view.now}
+    facts = {"evidence": t.evidence} if t.found is None else {"evidence": t.evidence, "found": t.found}
+    return Draft(Kind.VERIFICATION, facts, {"operations": {t.step: row}}, t.step)
+
+
+@dataclass(kw_only=True, slots=True)
+class RecordRecovery(OnOperation):
+    """The four questions asked of the record when an operation is found in flight, and their answers."""
+
+    sources: ClassVar = (O.PENDING, O.UNKNOWN)
+    targets: ClassVar = (UNCHANGED,)
+    kind: ClassVar = Kind.RECOVERY
+
+    attempted: str
+    acknowledged: str
+    proven: str
+    retry_safe: str
+    verdict: str
+
+    def decide(self, view: View) -> list[Draft]:
+        self._live_run(view)
+        self._operation(view)
+        answers = {k: getattr(self, k) for k in ("attempted", "acknowledged", "proven", "retry_safe", "verdict")}
+        return [Draft(Kind.RECOVERY, answers, {}, self.step)]
+
+
+@dataclass(kw_only=True, slots=True)
+class Settle(OnOperation):
+    """The outcome, with the answer and the evidence it rests on, in one commit. Only then does the run move on."""
+
+    sources: ClassVar = (O.PENDING, O.UNKNOWN)
+    targets: ClassVar = (O.SUCCEEDED, O.FAILED, O.UNKNOWN)
+    kind: ClassVar = Kind.OUTCOME
+    needs: ClassVar = "no attempt is left running (unless its answer comes with the outcome)"
+
+    outcome: OperationStatus
+    result: object = None
+    answer: Answer | None = None
+    output: object = None
+    evidence: Evidence | None = None
+    found: object = None
+    error_class: str | None = None
+    error: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def strict(self) -> bool:
+        return True
+
+    def loads(self) -> Iterable[Load]:
+        return (("operations", self.run_id, self.step),)
+
+    def decide(self, view: View) -> list[Draft]:
+        run = self._live_run(view)
+        operation = self._operation(view)
+        if self.outcome not in self.targets:
+            raise PreconditionFailed(f"{self.outcome!r} is not an outcome; it is one of {', '.join(self.targets)}.")
+        drafts = []
+        if self.answer is not None and operation["status"] == O.PENDING:
+            drafts.append(attempt_ended(self, view, operation["attempts"]))
+        elif self.outcome != O.UNKNOWN:
+            check_no_attempt_runs(view, self.run_id, operation)
+        if self.evidence is not None:
+            drafts.append(verified(self, view))
+        data, of_run, of_steps = self._boundary(view, run)
+        of_run |= counts(run, operation["status"], self.outcome)
+        if run["crashes"]:
+            of_run["crashes"] = 0
+        seq = run["head_seq"] + len(drafts) + 1
+        row: dict[str, Any] = {"status": self.outcome, "outcome_seq": seq, "ended_at": view.now}
+        if operation["verify_requested"]:
+            row["verify_requested"] = 0
+        if self.error_class is not None:
+            row |= {"error_class": self.error_class, "error": self.error}
+        rows = {self.step: row}
+        if self.outcome == O.SUCCEEDED and operation["compensates"] is not None:
+            rows[operation["compensates"]] = {"status": O.COMPENSATED, "compensated_by": self.step}
+        step = of_steps.setdefault(self.step, {})
+        step |= {"status": self.outcome, "ended_at": view.now}
+        if "after" not in step:
+            step["after"] = of_run.get("last_snapshot", run["last_snapshot"])
+        facts: dict[str, Any] = {**data, "outcome": self.outcome}
+        if self.result is not None:
+            facts["result"] = self.result
+        sets: dict[str, Any] = {"operations": rows, "steps": of_steps}
+        if of_run:
+            sets["runs"] = {"": of_run}
+        drafts.append(Draft(Kind.OUTCOME, facts, sets, self.step))
+        return drafts
+
+
+@dataclass(kw_only=True, slots=True)
+class AppendLateEvidence(OnOperation):
+    """What a late or fenced-off attempt learned. The one unfenced append: it can raise a flag and change nothing else."""
+
+    sources: ClassVar = tuple(sorted(O))
+    targets: ClassVar = (UNCHANGED,)
+    kind: ClassVar = Kind.LATE_EVIDENCE
+    by: ClassVar = ANYONE
+
+    data: Mapping[str, Any]
+    duplicate_suspected: bool = False
+
+    def decide(self, view: View) -> list[Draft]:
+        self._run(view)
+        self._operation(view)
+        sets: dict[str, Any] = {}
+        if self.duplicate_suspected:
+            sets = {"operations": {self.step: {"duplicate_suspected": 1}}}
+        return [Draft(Kind.LATE_EVIDENCE, self.data, sets, self.step)]
+
+
+@dataclass(kw_only=True, slots=True)
+class CarryOutRetry(OnOperation):
+    """A person's word "it did not happen: try again", once its waiting time is over."""
+
+    sources: ClassVar = (O.UNKNOWN,)
+    targets: ClassVar = (O.PENDING,)
+    kind: ClassVar = Kind.RECOVERY
+    needs: ClassVar = "a retry decision that waits, and is due"
+
+    decision: int
+
+    def decide(self, view: View) -> list[Draft]:
+        run = self._live_run(view)
+        operation = self._operation(view)
+        ended = carried_out(self, view, self.decision, "retry")
+        sets = {
+            "decisions": ended,
+            "operations": {self.step: {"status": O.PENDING, "ended_at": None}},
+            "runs": {"": counts(run, operation["status"], O.PENDING) | NO_WHY},
+        }
+        return [Draft(Kind.RECOVERY, {"decision": self.decision, "verdict": "retry"}, sets, self.step)]
+
+
+def carried_out(t: OnRun, view: View, seq: int, action: str) -> dict[str, Any]:
+    decision = view.row("decisions", t.run_id, str(seq))
+    if decision is None or decision["action"] != action:
+        raise NotFound(f"run {t.run_id!r} has no {action} decision {seq}.")
+    if decision["status"] != DecisionStatus.WAITING:
+        raise PreconditionFailed(f"decision {seq} of run {t.run_id!r} is {decision['status']}, not waiting.")
+    if decision["not_before"] > view.now:
+        raise PreconditionFailed(f"decision {seq} of run {t.run_id!r} can still be taken back; wait.")
+    ended = {"status": DecisionStatus.CARRIED_OUT, "ended_at": view.now, "ended_by": t.actor}
+    return {str(seq): ended}
+
+
+# --- compensation ------------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True, slots=True)
+class BeginCompensation(OnRun):
+    """Scope, operations and cause are committed before the first of them is undone."""
+
+    sources: ClassVar = (R.RUNNING, R.COMPENSATING)
+    targets: ClassVar = (R.COMPENSATING,)
+    kind: ClassVar = Kind.COMPENSATION
+    needs: ClassVar = (
+        "every operation in scope has succeeded or failed for certain; an operator's decision, if any, is due"
+    )
+
+    scope: str
+    steps: Sequence[str]
+    cause: str
+    decision: int | None = None
+
+    def loads(self) -> Iterable[Load]:
+        return [("operations", self.run_id, step) for step in self.steps]
+
+    def decide(self, view: View) -> list[Draft]:
+        self._check_run(view)
+        for step in self.steps:
+            operation = view.row("operations", self.run_id, step)
+            if operation is None:
+                raise NotFound(f"run {self.run_id!r} has no operation at step {step}.")
+            if operation["status"] in {O.PENDING, O.UNKNOWN, O.AWAITING_APPROVAL}:
+                raise PreconditionFailed(
+                    f"{self.run_id}#{step} is {operation['status']}: what may still happen cannot be undone. Settle it "
+                    "first; nothing was changed."
+                )
+        sets: dict[str, Any] = {"runs": {"": {"status": R.COMPENSATING}}}
+        if self.decision is not None:
+            sets["decisions"] = carried_out(self, view, self.decision, "compensate")
+            sets["runs"][""] |= NO_WHY | {"finished_at": None}
+        data = {"scope": self.scope, "steps": list(self.steps), "cause": self.cause}
+        return [Draft(Kind.COMPENSATION, data, sets)]
+
+
+@dataclass(kw_only=True, slots=True)
+class EndCompensation(OnRun):
+    """Everything in scope is undone, or a person has to look. Back to running when only a transaction was undone."""
+
+    sources: ClassVar = (R.COMPENSATING,)
+    targets: ClassVar = (R.RUNNING, R.COMPENSATED, R.NEEDS_OPERATOR)
+    kind: ClassVar = Kind.COMPENSATION
+    needs: ClassVar = "no operation is open or unknown, except when a person has to look"
+
+    outcome: RunStatus
+    detail: str = ""
+
+    def decide(self, view: View) -> list[Draft]:
+        run = self._check_run(view)
+        if self.outcome not in self.targets:
+            raise PreconditionFailed(f"a compensation does not end as {self.outcome!r}.")
+        data, of_run, of_steps = self._boundary(view, run)
+        of_run |= {"status": self.outcome}
+        if self.outcome == R.NEEDS_OPERATOR:
+            of_run |= LEAVES_WORKER | {
+                "why": Why.COMPENSATION_FAILED,
+                "why_detail": self.detail,
+                "why_since": view.now,
+                "resume_to": R.COMPENSATING,
+            }
+        else:
+            if run["open_operations"] or run["unknown_operations"]:
+                raise PreconditionFailed(f"run {self.run_id!r} still has operations that are open or unknown.")
+            of_run |= NO_WHY
+            if self.outcome == R.COMPENSATED:
+                of_run |= LEAVES_WORKER | {"finished_at": view.now}
+        sets: dict[str, Any] = {"runs": {"": of_run}}
+        if of_steps:
+            sets["steps"] = of_steps
+        return [Draft(Kind.COMPENSATION, {**data, "ended": self.outcome, "detail": self.detail}, sets)]
+
+
+__all__ = [
+    "WORKER",
+    "AppendLateEvidence",
+    "AskApproval",
+    "BeginCompensation",
+    "Call",
+    "CarryOutRetry",
+    "DenyOperation",
+    "EndAttempt",
+    "EndCompensation",
+    "Intend",
+    "RecordRecovery",
+    "RecordVerification",
+    "Settle",
+    "StartAttempt",
+]

@@ -1,0 +1,449 @@
+"""The life of a run: started, claimed, parked, finished; and the steps that are not tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from walkback_store.errors import NotAdopted, NotFound, PreconditionFailed, RunExists, RunPruned
+from walkback_store.log import Draft, Row
+from walkback_store.machine.base import ANYONE, LEAVES_WORKER, NONE, UNCHANGED, WORKER, Load, OnRun, View
+from walkback_store.values import encode
+from walkback_store.words import FINISHED, LIVE, Durability, Kind, RunStatus, Why
+
+R = RunStatus
+MAX_RUN_ID = 200
+
+
+def fence_after(run: Row, epoch: int) -> int:
+    """The next fence. Its upper half is the epoch, so fences of a restored store never meet those given before."""
+    return max(int(run["fence"]) + 1, (epoch << 32) + 1)
+
+
+def check_settled(transition: OnRun, run: Row) -> None:
+    """No operation may be left in the air when a run ends."""
+    if run["open_operations"] or run["unknown_operations"]:
+        raise PreconditionFailed(
+            f"{type(transition).__name__}: run {transition.run_id!r} still has {run['open_operations']} open and "
+            f"{run['unknown_operations']} unknown operations. Settle them first; nothing was changed."
+        )
+
+
+@dataclass(kw_only=True, slots=True)
+class StartRun(OnRun):
+    """A run exists from here on and can be claimed. The same id with the same input is the same run."""
+
+    sources: ClassVar = (NONE,)
+    targets: ClassVar = (R.RUNNING,)
+    kind: ClassVar = Kind.RUN_STARTED
+    by: ClassVar = ANYONE
+    needs: ClassVar = "the id was never used (a pruned id is refused); 1 to 200 printable characters"
+
+    agent: str
+    version: str = "1"
+    input: object = None
+    tags: Sequence[str] = ()
+    parent: str | None = None
+    fork_step: str | None = None
+    fork_kind: str | None = None
+
+    def decide(self, view: View) -> list[Draft]:
+        run_id = self.run_id
+        if not 0 < len(run_id) <= MAX_RUN_ID or not run_id.isprintable() or run_id.startswith("@"):
+            raise PreconditionFailed(
+                f"{run_id!r} cannot be a run id: 1 to {MAX_RUN_ID} printable characters, not starting with '@'."
+            )
+        digest = _digest(self.input)
+        run = view.run(run_id)
+        if run is not None:
+            if (run["agent"], run["input_digest"]) == (self.agent, digest):
+                return []
+            raise RunExists(
+                f"run {run_id!r} exists already, for agent {run['agent']!r} with other input. Nothing was started; "
+                "use another id, or the same input."
+            )
+        if view.tombstone(run_id):
+            raise RunPruned(f"run {run_id!r} existed and was pruned. Ids are never used twice: choose another.")
+        tags = sorted(set(self.tags))
+        row: dict[str, Any] = {
+            "run_id": run_id,
+            "agent": self.agent,
+            "agent_version": self.version,
+            "status": R.RUNNING,
+            "input_digest": digest,
+            "created_at": view.now,
+        }
+        if tags:
+            row["tags"] = encode(tags).decode()
+        if self.parent is not None:
+            row |= {"parent": self.parent, "fork_step": self.fork_step, "fork_kind": self.fork_kind}
+        data: dict[str, Any] = {"input": self.input}
+        if self.state is not None:
+            origin = view.run(self.parent) if self.parent else None
+            stand_in = {"run_no": view.next_run_no(), "snapshots": 0, "last_snapshot": None, "fork_of": origin}
+            n, data["snapshot"] = view.snapshot(stand_in, run_id, self.state)
+            row |= {"snapshots": n + 1, "last_snapshot": n}
+        return [Draft(Kind.RUN_STARTED, data, {"runs": {"": row}})]
+
+
+def _digest(value: object) -> str:
+    from hashlib import sha256
+
+    return sha256(encode(value)).hexdigest()
+
+
+@dataclass(kw_only=True, slots=True)
+class ClaimRun(OnRun):
+    """The worker holds the run, with a new fence. A waiting run that is due runs again."""
+
+    sources: ClassVar = (R.RUNNING, R.COMPENSATING, R.WAITING)
+    targets: ClassVar = (UNCHANGED, R.RUNNING, R.COMPENSATING)
+    moves: ClassVar = ((R.WAITING, R.RUNNING), (R.WAITING, R.COMPENSATING))
+    kind: ClassVar = Kind.LEASE
+    by: ClassVar = "worker (new fence)"
+    needs: ClassVar = "no live worker holds it; a waiting run is due; the store is adopted"
+
+    worker: str
+    takeover: bool = False
+    """The caller knows that the holder is dead or has lost its lease."""
+
+    def decide(self, view: View) -> list[Draft]:
+        run = self._check_run(view)
+        held = run["worker"]
+        if held is not None and held != self.worker and not self.takeover:
+            raise PreconditionFailed(f"run {self.run_id!r} is held by worker {held!r}. Nothing was changed.")
+        if run["status"] == R.WAITING and (run["wake_at"] is None or run["wake_at"] > view.now):
+            raise PreconditionFailed(f"run {self.run_id!r} waits for {run['waits_for']!r} and is not due yet.")
+        if view.store["home_mismatch"]:
+            raise NotAdopted(view.store["home_mismatch"])
+        fence = fence_after(run, view.store["epoch"])
+        row: dict[str, Any] = {"worker": self.worker, "fence": fence}
+        if held is not None:
+            row["crashes"] = run["crashes"] + 1
+        if run["status"] == R.WAITING:
+            undoing = run["resume_to"] == R.COMPENSATING
+            row |= {"status": R.COMPENSATING if undoing else R.RUNNING, "wake_at": None, "waits_for": None}
+        data = {"worker": self.worker, "fence": fence, "taken_from": held}
+        return [Draft(Kind.LEASE, data, {"runs": {"": row}})]
+
+
+@dataclass(kw_only=True, slots=True)
+class ReleaseRun(OnRun):
+    """The worker hands the run back; another may claim it at once."""
+
+    sources: ClassVar = (R.RUNNING, R.COMPENSATING)
+    targets: ClassVar = (UNCHANGED,)
+    kind: ClassVar = Kind.LEASE
+
+    def decide(self, view: View) -> list[Draft]:
+        run = self._check_run(view)
+        data, of_run, of_steps = self._boundary(view, run)
+        return [Draft(Kind.LEASE, data | {"released": run["worker"]}, _sets(of_run | LEAVES_WORKER, of_steps))]
+
+
+def _sets(of_run: Mapping[str, Any], of_steps: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    sets: dict[str, Any] = {"runs": {"": of_run}}
+    if of_steps:
+        sets["steps"] = of_steps
+    return sets
+
+
+@dataclass(kw_only=True, slots=True)
+class DeclarePlan(OnRun):
+    """The agent says which steps it means to take, so that "6 of 9" is known."""
+
+    sources: ClassVar = (R.RUNNING,)
+    targets: ClassVar = (UNCHANGED,)
+    kind: ClassVar = Kind.PLAN
+    durability: ClassVar = Durability.RELAXED
+
+    steps: Sequence[str]
+
+    def decide(self, view: View) -> list[Draft]:
+        self._check_run(view)
+        plan = list(self.steps)
+        return [Draft(Kind.PLAN, {"steps": plan}, {"runs": {"": {"plan": encode(plan).decode()}}})]
+
+
+STEP_KINDS = {
+    "observe": Kind.OBSERVATION,
+    "decide": Kind.DECISION,
+    "policy": Kind.POLICY_CHECK,
+    "step": Kind.STEP,
+}
+
+
+@dataclass(kw_only=True, slots=True)
+class RecordStep(OnRun):
+    """A step with no tool call: an observation, a decision with its rationale, a policy check, a recorded value."""
+
+    sources: ClassVar = (R.RUNNING, R.COMPENSATING)
+    targets: ClassVar = (UNCHANGED,)
+    kind: ClassVar = Kind.STEP
+    needs: ClassVar = "the step is new"
+    durability: ClassVar = Durability.RELAXED
+
+    step: str
+    step_kind: str = "step"
+    name: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def loads(self) -> tuple[Load, ...]:
+        return (("steps", self.run_id, self.step),)
+
+    def decide(self, view: View) -> list[Draft]:
+        run = self._check_run(view)
+        if view.row("steps", self.run_id, self.step) is not None:
+            raise PreconditionFailed(f"step {self.step} of run {self.run_id!r} is recorded already.")
+        data, of_run, of_steps = self._boundary(view, run)
+        step = started_step(view, run, of_run, self.step_kind, self.name)
+        step |= {"status": "succeeded", "ended_at": view.now, "after": step["before"]}
+        return [
+            Draft(
+                STEP_KINDS.get(self.step_kind, Kind.STEP),
+                {**self.data, **data},
+                _sets(of_run | moved_on(run, self.step), {**of_steps, self.step: step}),
+                self.step,
+            )
+        ]
+
+
+def started_step(view: View, run: Row, of_run: Mapping[str, Any], kind: str, name: str) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "name": name,
+        "status": "running",
+        "first_seq": run["head_seq"] + 1,
+        "started_at": view.now,
+        "before": of_run.get("last_snapshot", run["last_snapshot"]),
+    }
+
+
+def moved_on(run: Row, step: str) -> dict[str, Any]:
+    """The run's position after a new step; branches of a parallel block share their parent's number."""
+    top = step.split(".", 1)[0].lstrip("c")
+    position = int(top) if top.isdigit() else run["position"]
+    return {"position": max(position, run["position"]), "steps": run["steps"] + 1, "last_step": step}
+
+
+@dataclass(kw_only=True, slots=True)
+class TakeSnapshot(OnRun):
+    """The state at a boundary that no other transition carries."""
+
+    sources: ClassVar = tuple(sorted(LIVE))
+    targets: ClassVar = (UNCHANGED,)
+    kind: ClassVar = Kind.SNAPSHOT
+    durability: ClassVar = Durability.RELAXED
+
+    def decide(self, view: View) -> list[Draft]:
+        run = self._check_run(view)
+        data, of_run, of_steps = self._boundary(view, run)
+        return [Draft(Kind.SNAPSHOT, data, _sets(of_run, of_steps))] if of_run else []
+
+
+@dataclass(kw_only=True, slots=True)
+class ParkRun(OnRun):
+    """The run waits for a time, a signal, an approval or another run, and holds no worker."""
+
+    sources: ClassVar = (R.RUNNING,)
+    targets: ClassVar = (R.WAITING,)
+    kind: ClassVar = Kind.WAIT
+    needs: ClassVar = "it says what it waits for"
+
+    waits_for: str
+    wake_at: int | None = None
+
+    def decide(self, view: View) -> list[Draft]:
+        run = self._check_run(view)
+        data, of_run, of_steps = self._boundary(view, run)
+        of_run |= LEAVES_WORKER | {"status": R.WAITING, "waits_for": self.waits_for, "wake_at": self.wake_at}
+        data |= {"waits_for": self.waits_for, "wake_at": self.wake_at}
+        return [Draft(Kind.WAIT, data, _sets(of_run, of_steps))]
+
+
+@dataclass(kw_only=True, slots=True)
+class NeedOperator(OnRun):
+    """The run parks for a person, and says why."""
+
+    sources: ClassVar = (R.RUNNING, R.COMPENSATING)
+    targets: ClassVar = (R.NEEDS_OPERATOR,)
+    kind: ClassVar = Kind.NEEDS_OPERATOR
+    needs: ClassVar = "a reason: " + ", ".join(Why)
+
+    why: Why
+    detail: str
+    step: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def decide(self, view: View) -> list[Draft]:
+        run = self._check_run(view)
+        data, of_run, of_steps = self._boundary(view, run)
+        of_run |= LEAVES_WORKER | {
+            "status": R.NEEDS_OPERATOR,
+            "why": Why(self.why),
+            "why_detail": self.detail,
+            "why_step": self.step,
+            "why_since": view.now,
+            "resume_to": run["status"],
+        }
+        data = {**self.data, **data, "why": self.why, "detail": self.detail}
+        return [Draft(Kind.NEEDS_OPERATOR, data, _sets(of_run, of_steps), self.step)]
+
+
+NO_WHY: dict[str, Any] = {"why": None, "why_detail": None, "why_step": None, "why_since": None, "resume_to": None}
+
+
+@dataclass(kw_only=True, slots=True)
+class FinishRun(OnRun):
+    """The agent returned."""
+
+    sources: ClassVar = (R.RUNNING,)
+    targets: ClassVar = (R.SUCCEEDED,)
+    kind: ClassVar = Kind.RUN_FINISHED
+    needs: ClassVar = "no operation is open or unknown"
+
+    output: object = None
+
+    def decide(self, view: View) -> list[Draft]:
+        run = self._check_run(view)
+        check_settled(self, run)
+        data, of_run, of_steps = self._boundary(view, run)
+        of_run |= LEAVES_WORKER | {"status": R.SUCCEEDED, "finished_at": view.now}
+        return [Draft(Kind.RUN_FINISHED, {**data, "output": self.output}, _sets(of_run, of_steps))]
+
+
+@dataclass(kw_only=True, slots=True)
+class FailRun(OnRun):
+    """The agent raised. The failure's context is kept: step, tool, input, output, exception."""
+
+    sources: ClassVar = (R.RUNNING, R.COMPENSATING)
+    targets: ClassVar = (R.FAILED,)
+    kind: ClassVar = Kind.RUN_FINISHED
+    needs: ClassVar = "no operation is open or unknown"
+
+    error_class: str
+    message: str
+    fingerprint: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def decide(self, view: View) -> list[Draft]:
+        run = self._check_run(view)
+        check_settled(self, run)
+        data, of_run, of_steps = self._boundary(view, run)
+        of_run |= LEAVES_WORKER | {
+            "status": R.FAILED,
+            "finished_at": view.now,
+            "error_class": self.error_class,
+            "fingerprint": self.fingerprint,
+        }
+        data = {**self.data, **data, "error_class": self.error_class, "message": self.message}
+        return [Draft(Kind.RUN_FINISHED, data, _sets(of_run, of_steps))]
+
+
+@dataclass(kw_only=True, slots=True)
+class StopAtBoundary(OnRun):
+    """A requested cancel or pause takes effect between two operations, so that none is cut in half."""
+
+    sources: ClassVar = (R.RUNNING, R.COMPENSATING)
+    targets: ClassVar = (R.CANCELLED, R.PAUSED)
+    kind: ClassVar = Kind.WAIT
+    needs: ClassVar = "a cancel or pause was requested; no operation is open; for a cancel, none is unknown"
+
+    def decide(self, view: View) -> list[Draft]:
+        run = self._check_run(view)
+        if not (run["cancel_requested"] or run["pause_requested"]):
+            raise PreconditionFailed(f"nobody asked run {self.run_id!r} to stop. Nothing was changed.")
+        data, of_run, of_steps = self._boundary(view, run)
+        of_run |= LEAVES_WORKER | stopped(self, view, run)
+        return [Draft(Kind.WAIT, {**data, "stopped": of_run["status"]}, _sets(of_run, of_steps))]
+
+
+def stopped(transition: OnRun, view: View, run: Row) -> dict[str, Any]:
+    """The columns of a run that a requested cancel or pause has stopped."""
+    if run["cancel_requested"]:
+        check_settled(transition, run)
+        return {**NO_WHY, "status": R.CANCELLED, "finished_at": view.now, "cancel_requested": 0, "pause_requested": 0}
+    if run["open_operations"]:
+        check_settled(transition, run)
+    return {"status": R.PAUSED, "pause_requested": 0, "resume_to": run["status"]}
+
+
+@dataclass(kw_only=True, slots=True)
+class SendSignal(OnRun):
+    """A message from outside. It is kept if nobody waits for it yet, and counted once however often it comes."""
+
+    sources: ClassVar = tuple(sorted(set(R) - FINISHED))
+    targets: ClassVar = (UNCHANGED, R.RUNNING)
+    moves: ClassVar = ((R.WAITING, R.RUNNING),)
+    kind: ClassVar = Kind.SIGNAL
+    by: ClassVar = ANYONE
+    needs: ClassVar = "the run has not finished"
+
+    signal_id: str
+    name: str
+    payload: object = None
+
+    def loads(self) -> tuple[Load, ...]:
+        return (("signals", self.run_id, self.signal_id),)
+
+    def decide(self, view: View) -> list[Draft]:
+        run = self._check_run(view)
+        if view.row("signals", self.run_id, self.signal_id) is not None:
+            return []
+        sets: dict[str, Any] = {
+            "signals": {
+                self.signal_id: {"name": self.name, "seq": run["head_seq"] + 1, "received_at": view.now},
+            }
+        }
+        if run["status"] == R.WAITING and run["waits_for"] == f"signal:{self.name}":
+            sets["runs"] = {"": {"status": R.RUNNING, "waits_for": None, "wake_at": None}}
+        return [Draft(Kind.SIGNAL, {"id": self.signal_id, "name": self.name, "payload": self.payload}, sets)]
+
+
+@dataclass(kw_only=True, slots=True)
+class ConsumeSignal(OnRun):
+    """A waiting step takes a signal that has arrived."""
+
+    sources: ClassVar = (R.RUNNING,)
+    targets: ClassVar = (UNCHANGED,)
+    kind: ClassVar = Kind.SIGNAL
+    needs: ClassVar = "the signal arrived and no step has taken it; the step is new"
+
+    signal_id: str
+    step: str
+
+    def loads(self) -> tuple[Load, ...]:
+        return (("signals", self.run_id, self.signal_id), ("steps", self.run_id, self.step))
+
+    def decide(self, view: View) -> list[Draft]:
+        run = self._check_run(view)
+        signal = view.row("signals", self.run_id, self.signal_id)
+        if signal is None:
+            raise NotFound(f"run {self.run_id!r} has received no signal {self.signal_id!r}.")
+        if signal["consumed_by"] is not None or view.row("steps", self.run_id, self.step) is not None:
+            raise PreconditionFailed(f"signal {self.signal_id!r} was taken by step {signal['consumed_by']} already.")
+        data, of_run, of_steps = self._boundary(view, run)
+        step = started_step(view, run, of_run, "wait", signal["name"])
+        step |= {"status": "succeeded", "ended_at": view.now, "after": step["before"]}
+        sets = _sets(of_run | moved_on(run, self.step), {**of_steps, self.step: step})
+        sets["signals"] = {self.signal_id: {"consumed_by": self.step}}
+        return [Draft(Kind.SIGNAL, {**data, "consumed": self.signal_id, "signal_seq": signal["seq"]}, sets, self.step)]
+
+
+__all__ = [
+    "WORKER",
+    "ClaimRun",
+    "ConsumeSignal",
+    "DeclarePlan",
+    "FailRun",
+    "FinishRun",
+    "NeedOperator",
+    "ParkRun",
+    "RecordStep",
+    "ReleaseRun",
+    "SendSignal",
+    "StartRun",
+    "StopAtBoundary",
+    "TakeSnapshot",
+]

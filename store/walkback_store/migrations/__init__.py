@@ -1,0 +1,1 @@
+"""Schema migrations. `env.py` is Alembic's entry; `versions/` are the steps."""

@@ -1,0 +1,418 @@
+"""The tables. Times are integers: microseconds since 1970, UTC. Small JSON is canonical text.
+
+`events` is the truth. Every other table is a projection of it, or a cache beside it (`snapshots`, worker heartbeats).
+Rows of a run are keyed by `run_no`, a small integer that never leaves the store; the outside world says `run_id`.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+SCHEMA_VERSION = "0001"
+"""The newest migration this code knows."""
+
+STORE_LOG = 0
+"""`run_no` of the store's own log: freezes, workers, batches, adoption, pruning."""
+
+metadata = MetaData()
+
+# Byte order, so that prefix ranges and keyset pages use the index on PostgreSQL whatever the database's locale.
+Name = Text().with_variant(Text(collation="C"), "postgresql")
+Serial = BigInteger().with_variant(Integer(), "sqlite")  # SQLite only counts up by itself for INTEGER PRIMARY KEY
+
+
+def _flag(name: str) -> Column[int]:
+    return Column(name, Integer, nullable=False, server_default=text("0"), default=0)
+
+
+store = Table(
+    "store",
+    metadata,
+    Column("id", Integer, CheckConstraint("id = 1"), primary_key=True, autoincrement=False),
+    Column("store_id", Name, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("home", Name, nullable=False),  # where it lives; elsewhere, it is a copy
+    Column("written_by", Name, nullable=False),  # the walkback version whose migration ran last
+    Column("feed_base", BigInteger, nullable=False),  # events up to here were committed in an earlier epoch
+    Column("created_at", BigInteger, nullable=False),
+    Column("head_seq", BigInteger, nullable=False),
+    Column("head_hash", LargeBinary, nullable=False),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("pos", Serial, primary_key=True, autoincrement=True),
+    Column("run_no", BigInteger, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("kind", Name, nullable=False),
+    Column("actor", Name, nullable=False),
+    Column("step", Name),
+    Column("transition", LargeBinary),  # on the first event of a transition only
+    Column("hash", LargeBinary, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    UniqueConstraint("run_no", "seq", name="uq_events_run_seq"),
+    UniqueConstraint("transition", name="uq_events_transition"),
+    Index(
+        "ix_events_people",
+        "at",
+        sqlite_where=text("kind = 'operator_action'"),
+        postgresql_where=text("kind = 'operator_action'"),
+    ),
+    sqlite_autoincrement=True,
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("run_no", Serial, primary_key=True, autoincrement=True),
+    Column("run_id", Name, nullable=False, unique=True),
+    Column("agent", Name, nullable=False),
+    Column("agent_version", Name, nullable=False),
+    Column("status", Name, nullable=False),
+    Column("status_seq", BigInteger, nullable=False),  # the event that last changed the status
+    Column("why", Name),
+    Column("why_detail", Name),
+    Column("why_step", Name),
+    Column("why_since", BigInteger),
+    Column("resume_to", Name),  # what a paused run, or a decision taken back, returns to
+    _flag("cancel_requested"),
+    _flag("pause_requested"),
+    Column("worker", Name),
+    Column("fence", BigInteger, nullable=False, default=0),
+    _flag("crashes"),
+    Column("wake_at", BigInteger),
+    Column("waits_for", Name),
+    Column("plan", Name),
+    Column("tags", Name),
+    Column("input_digest", Name, nullable=False),
+    Column("position", Integer, nullable=False, default=0),
+    Column("steps", Integer, nullable=False, default=0),
+    Column("last_step", Name),
+    Column("snapshots", Integer, nullable=False, default=0),
+    Column("last_snapshot", Integer),
+    _flag("open_operations"),
+    _flag("unknown_operations"),
+    Column("owner", Name),
+    Column("error_class", Name),
+    Column("fingerprint", Name),
+    Column("parent", Name),
+    Column("fork_step", Name),
+    Column("fork_kind", Name),
+    Column("superseded_by", Name),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Column("finished_at", BigInteger),
+    Column("head_seq", BigInteger, nullable=False),
+    Column("head_hash", LargeBinary, nullable=False),
+    Index("ix_runs_created", "created_at", "run_no"),
+    Index("ix_runs_status", "status", "created_at", "run_no"),
+    Index("ix_runs_agent", "agent", "created_at", "run_no"),
+    Index(
+        "ix_runs_worker", "worker", sqlite_where=text("worker IS NOT NULL"), postgresql_where=text("worker IS NOT NULL")
+    ),
+    Index(
+        "ix_runs_claimable",
+        "agent",
+        "run_no",
+        sqlite_where=text("worker IS NULL AND status IN ('running', 'compensating')"),
+        postgresql_where=text("worker IS NULL AND status IN ('running', 'compensating')"),
+    ),
+    Index(
+        "ix_runs_wake",
+        "wake_at",
+        sqlite_where=text("status = 'waiting' AND wake_at IS NOT NULL"),
+        postgresql_where=text("status = 'waiting' AND wake_at IS NOT NULL"),
+    ),
+    Index(
+        "ix_runs_finished",
+        "finished_at",
+        sqlite_where=text("finished_at IS NOT NULL"),
+        postgresql_where=text("finished_at IS NOT NULL"),
+    ),
+    Index(
+        "ix_runs_fingerprint",
+        "fingerprint",
+        "run_no",
+        sqlite_where=text("fingerprint IS NOT NULL"),
+        postgresql_where=text("fingerprint IS NOT NULL"),
+    ),
+    Index(
+        "ix_runs_parent", "parent", sqlite_where=text("parent IS NOT NULL"), postgresql_where=text("parent IS NOT NULL")
+    ),
+    sqlite_autoincrement=True,
+)
+
+run_tags = Table(
+    "run_tags",
+    metadata,
+    Column("tag", Name, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("run_no", BigInteger, nullable=False),
+    PrimaryKeyConstraint("tag", "created_at", "run_no"),
+    Index("ix_run_tags_run", "run_no"),
+    sqlite_with_rowid=False,
+)
+
+steps = Table(
+    "steps",
+    metadata,
+    Column("run_no", BigInteger, nullable=False),
+    Column("step", Name, nullable=False),
+    Column("first_seq", BigInteger, nullable=False),
+    Column("kind", Name, nullable=False),
+    Column("name", Name, nullable=False),
+    Column("status", Name, nullable=False),
+    Column("before", Integer),
+    Column("after", Integer),
+    Column("started_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    PrimaryKeyConstraint("run_no", "step"),
+    Index("ix_steps_order", "run_no", "first_seq"),
+    sqlite_with_rowid=False,
+)
+
+operations = Table(
+    "operations",
+    metadata,
+    Column("run_no", BigInteger, nullable=False),
+    Column("step", Name, nullable=False),
+    Column("tool", Name, nullable=False),
+    Column("tool_version", Name, nullable=False),
+    Column("effect", Name, nullable=False),
+    Column("service", Name),
+    Column("status", Name, nullable=False),
+    Column("touched", BigInteger, nullable=False, default=0),  # the event that last changed this row
+    Column("key", Name),
+    Column("key_until", BigInteger),
+    Column("args_hash", Name, nullable=False),
+    Column("identity", Name),
+    Column("description", Name),
+    Column("stake", Name),
+    Column("stake_value", Float),
+    _flag("can_verify"),
+    Column("compensate", Name),  # the tool that undoes this one
+    Column("scope", Name),
+    Column("compensates", Name),  # the step this operation undoes
+    Column("compensated_by", Name),
+    _flag("attempts"),
+    Column("intent_seq", BigInteger),
+    Column("outcome_seq", BigInteger),
+    Column("evidence", Name),
+    Column("evidence_at", BigInteger),
+    _flag("duplicate_suspected"),
+    _flag("verify_requested"),
+    Column("not_before", BigInteger),
+    Column("error_class", Name),
+    Column("error", Name),
+    Column("owner", Name),
+    Column("started_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    PrimaryKeyConstraint("run_no", "step"),
+    Index(
+        "ix_operations_attention",
+        "status",
+        "ended_at",
+        sqlite_where=text("status = 'unknown' OR duplicate_suspected = 1"),
+        postgresql_where=text("status = 'unknown' OR duplicate_suspected = 1"),
+    ),
+    sqlite_with_rowid=False,
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("run_no", BigInteger, nullable=False),
+    Column("step", Name, nullable=False),
+    Column("n", Integer, nullable=False),
+    Column("status", Name, nullable=False),  # running, ended or abandoned
+    Column("worker", Name, nullable=False),
+    Column("deadline", BigInteger),
+    Column("answer", Name),
+    Column("error_class", Name),
+    Column("error", Name),
+    Column("started_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    PrimaryKeyConstraint("run_no", "step", "n"),
+    sqlite_with_rowid=False,
+)
+
+approvals = Table(
+    "approvals",
+    metadata,
+    Column("run_no", BigInteger, nullable=False),
+    Column("step", Name, nullable=False),
+    Column("n", Integer, nullable=False),
+    Column("status", Name, nullable=False),
+    Column("touched", BigInteger, nullable=False, default=0),
+    Column("digest", Name, nullable=False),
+    Column("rule", Name, nullable=False),
+    Column("role", Name),
+    Column("asked_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger),
+    Column("not_before", BigInteger),
+    Column("decided_by", Name),
+    Column("decided_at", BigInteger),
+    Column("reason", Name),
+    Column("edited_hash", Name),
+    PrimaryKeyConstraint("run_no", "step", "n"),
+    Index(
+        "ix_approvals_asked",
+        "asked_at",
+        sqlite_where=text("status = 'asked'"),
+        postgresql_where=text("status = 'asked'"),
+    ),
+    sqlite_with_rowid=False,
+)
+
+decisions = Table(
+    "decisions",
+    metadata,
+    Column("run_no", BigInteger, nullable=False),
+    Column("seq", BigInteger, nullable=False),  # the event that recorded it
+    Column("step", Name),
+    Column("action", Name, nullable=False),
+    Column("status", Name, nullable=False),
+    Column("by", Name, nullable=False),
+    Column("batch", BigInteger),
+    Column("not_before", BigInteger, nullable=False),
+    Column("decided_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    Column("ended_by", Name),
+    PrimaryKeyConstraint("run_no", "seq"),
+    Index(
+        "ix_decisions_waiting",
+        "not_before",
+        sqlite_where=text("status = 'waiting'"),
+        postgresql_where=text("status = 'waiting'"),
+    ),
+    sqlite_with_rowid=False,
+)
+
+signals = Table(
+    "signals",
+    metadata,
+    Column("run_no", BigInteger, nullable=False),
+    Column("signal_id", Name, nullable=False),
+    Column("name", Name, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("consumed_by", Name),
+    Column("received_at", BigInteger, nullable=False),
+    PrimaryKeyConstraint("run_no", "signal_id"),
+    sqlite_with_rowid=False,
+)
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("run_no", BigInteger, nullable=False),
+    Column("n", Integer, nullable=False),
+    Column("base_run", BigInteger),
+    Column("base_n", Integer),
+    Column("depth", Integer, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("run_no", "n"),
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("worker", Name, primary_key=True),
+    Column("status", Name, nullable=False),
+    Column("host", Name, nullable=False),
+    Column("boot_id", Name, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("process_started", Name, nullable=False),
+    Column("agents", Name, nullable=False),  # {"name": ["versions"]}
+    Column("lease", BigInteger, nullable=False),
+    Column("started_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    Column("beat", BigInteger, nullable=False, default=0),  # liveness, not history: not folded
+    Column("beat_at", BigInteger, nullable=False, default=0),
+)
+
+freezes = Table(
+    "freezes",
+    metadata,
+    Column("freeze_no", BigInteger, primary_key=True, autoincrement=False),
+    Column("scope", Name, nullable=False),
+    Column("name", Name),
+    Column("by", Name, nullable=False),
+    Column("reason", Name, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("lifted_at", BigInteger),
+    Column("lifted_by", Name),
+    Index(
+        "ix_freezes_active",
+        "freeze_no",
+        sqlite_where=text("lifted_at IS NULL"),
+        postgresql_where=text("lifted_at IS NULL"),
+    ),
+)
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("batch_no", BigInteger, primary_key=True, autoincrement=False),
+    Column("action", Name, nullable=False),
+    Column("status", Name, nullable=False),
+    Column("total", Integer, nullable=False),
+    Column("released", Integer, nullable=False, default=0),
+    Column("spacing", BigInteger, nullable=False, default=0),
+    Column("by", Name, nullable=False),
+    Column("reason", Name, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    Column("ended_why", Name),
+)
+
+batch_members = Table(
+    "batch_members",
+    metadata,
+    Column("batch_no", BigInteger, nullable=False),
+    Column("n", Integer, nullable=False),
+    Column("run_id", Name, nullable=False),
+    Column("step", Name, nullable=False),
+    Column("released_at", BigInteger),
+    PrimaryKeyConstraint("batch_no", "n"),
+    sqlite_with_rowid=False,
+)
+
+tombstones = Table(
+    "tombstones",
+    metadata,
+    Column("run_id", Name, primary_key=True),
+    Column("run_no", BigInteger, nullable=False, unique=True),
+    Column("agent", Name, nullable=False),
+    Column("status", Name, nullable=False),
+    Column("finished_at", BigInteger),
+    Column("pruned_at", BigInteger, nullable=False),
+    Column("head_seq", BigInteger, nullable=False),
+    Column("head_hash", LargeBinary, nullable=False),
+)
+
+PER_RUN = (steps, operations, attempts, approvals, decisions, signals)
+"""Projections keyed by run, beside `runs` itself."""
+
+STORE_WIDE = (workers, freezes, batches, batch_members)
+"""Projections of the store's own log."""
+
+NOT_FOLDED = frozenset({("workers", "beat"), ("workers", "beat_at")})
+"""Columns that carry liveness rather than history; `fsck` leaves them out."""

@@ -1,0 +1,368 @@
+"""One transaction's view of the store: rows read under lock, changes gathered, all of it written at once at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+from walkback_store import schema, snapshots
+from walkback_store.backends.base import Backend, Query
+from walkback_store.frames import pack_body
+from walkback_store.log import COLUMNS, DEFAULTS, KEYS, TABLES, Draft, Row, chain_hash, fold, parse_key, storable
+from walkback_store.machine.base import Load, Transition
+from walkback_store.machine.store_wide import STORE
+from walkback_store.values import encode
+
+EVENT_COLUMNS = ("run_no", "seq", "at", "kind", "actor", "step", "transition", "hash", "body")
+SNAPSHOT_COLUMNS = tuple(c.name for c in schema.snapshots.columns)
+STORE_COLUMNS = tuple(c.name for c in schema.store.columns)
+TOMBSTONE_COLUMNS = tuple(c.name for c in schema.tombstones.columns)
+FREEZE_COLUMNS = COLUMNS["freezes"]
+
+BIRTH = {
+    "runs": "run_id", "steps": "first_seq", "operations": "tool", "attempts": "worker", "approvals": "digest",
+    "decisions": "action", "signals": "name", "workers": "host", "freezes": "scope", "batches": "total",
+    "batch_members": "run_id",
+}  # fmt: skip
+"""The column whose presence in a change says that the row is new, when the row was not looked at."""
+
+Place = tuple[str, int, str]
+_LOG_ORDER = {STORE: "\U0010ffff"}
+
+
+@dataclass(slots=True)
+class Entry:
+    row: Row | None
+    """The row as it will be; None when it does not exist. Only the changes, for one that was never read."""
+    read: bool
+    new: bool = False
+    changes: Row = field(default_factory=dict)
+
+
+class Work:
+    """Implements the state machine's `View` and the fold's `Rows`."""
+
+    def __init__(
+        self, backend: Backend, cache: snapshots.SnapshotCache, clock: Query | None, now: int, home: str
+    ) -> None:
+        self._clock = clock
+        self._backend = backend
+        self._cache = cache
+        self._home = home
+        self.now = now
+        self._runs: dict[str, int | None] = {}
+        self._entries: dict[Place, Entry] = {}
+        self._store: Row | None = None
+        self._store_changed: Row = {}
+        self._freezes: list[Row] | None = None
+        self._events: list[tuple[Any, ...]] = []
+        self._snapshots: list[Row] = []
+        self._tags: list[tuple[Any, ...]] = []
+        self._drafted: list[Row] = []
+        self._run_no: int | None = None
+
+    # --- reading: the state machine's view ---------------------------------------------------------------------
+
+    def prefetch(self, transitions: Sequence[Transition]) -> None:
+        """Everything the transitions said they look at, in one round trip; runs locked in id order."""
+        st = self._backend.statements
+        run_ids = sorted({t.log for t in transitions if t.log is not None} - self._runs.keys())
+        queries: list[Query] = []
+        guard = None
+        kinds = {type(t).__name__ for t in transitions}
+        if kinds & {"Freeze", "Unfreeze"}:
+            guard = self._backend.guard_dispatch(exclusive=True)
+        elif kinds & {"Intend", "StartAttempt"}:
+            guard = self._backend.guard_dispatch(exclusive=False)
+        if guard:
+            queries.append(guard)
+        lock = self._backend.locks_rows
+        by_id = st.by_key(schema.runs, ("run_id",), lock)
+        queries.extend((by_id, (run_id,)) for run_id in run_ids)
+        wants_freezes = bool(kinds & {"Intend", "StartAttempt", "Freeze", "Unfreeze"}) and self._freezes is None
+        if wants_freezes:
+            queries.append((self._freezes_sql(), ()))
+        wants_store = (self._store is None) and any(t.log is None for t in transitions)
+        if wants_store:
+            queries.append((st.by_key(schema.store, ("id",), lock), (1,)))
+        clock, self._clock = self._clock, None
+        if clock is not None:
+            queries.append(clock)
+        places, more = self._to_load([load for t in transitions for load in t.loads()])
+        answers = self._backend.fetch([*queries, *more])
+        rest = answers[bool(guard) :]
+        for run_id in run_ids:
+            self._got_run(run_id, rest.pop(0))
+        if wants_freezes:
+            self._freezes = [dict(zip(FREEZE_COLUMNS, row, strict=True)) for row in rest.pop(0)]
+        if wants_store:
+            self._store = dict(zip(STORE_COLUMNS, rest.pop(0)[0], strict=True))
+        if clock is not None:
+            self.now = int(rest.pop(0)[0][0])
+        for (table, run_id, key), answer in zip(places, rest, strict=True):
+            run_no = schema.STORE_LOG if run_id == STORE else self._number(run_id)
+            if run_no is not None:
+                row = dict(zip(COLUMNS[table], answer[0], strict=True)) if answer else None
+                self._entries.setdefault((table, run_no, key), Entry(row, True))
+
+    def read_clock(self) -> None:
+        """For plans that look at the time before they know their transitions."""
+        clock, self._clock = self._clock, None
+        if clock is not None:
+            self.now = int(self._backend.fetch([clock])[0][0][0])
+
+    def _to_load(self, loads: Sequence[Load]) -> tuple[list[Load], list[Query]]:
+        st = self._backend.statements
+        places = list(dict.fromkeys(loads))
+        queries: list[Query] = []
+        for table, run_id, key in places:
+            values = parse_key(table, key)
+            if run_id == STORE:
+                queries.append((st.by_key(TABLES[table], KEYS[table]), values))
+            else:
+                queries.append((st.by_run_id(TABLES[table], KEYS[table]), (run_id, *values)))
+        return places, queries
+
+    def _number(self, run_id: str) -> int | None:
+        if run_id not in self._runs:
+            sql = self._backend.statements.by_key(schema.runs, ("run_id",), self._backend.locks_rows)
+            self._got_run(run_id, self._backend.fetch([(sql, (run_id,))])[0])
+        return self._runs[run_id]
+
+    def _got_run(self, run_id: str, answer: Sequence[tuple[Any, ...]]) -> None:
+        if not answer:
+            self._runs[run_id] = None
+            return
+        row = dict(zip(COLUMNS["runs"], answer[0], strict=True))
+        row["head_hash"] = bytes(row["head_hash"])
+        self._runs[run_id] = row["run_no"]
+        self._entries["runs", row["run_no"], ""] = Entry(row, True)
+
+    def _query(self, table: str, run_no: int, key: str) -> Query:
+        t = TABLES[table]
+        keys = KEYS[table]
+        values = parse_key(table, key)
+        if t in schema.PER_RUN:
+            return self._backend.statements.by_key(t, ("run_no", *keys)), (run_no, *values)
+        return self._backend.statements.by_key(t, keys), values
+
+    def _freezes_sql(self) -> str:
+        key = ("select", "freezes", "active")
+        cache = self._backend.statements._cache
+        if key not in cache:
+            from sqlalchemy import select
+
+            query = select(schema.freezes).where(schema.freezes.c.lifted_at.is_(None))
+            cache[key] = self._backend.statements.compile(query)
+        return cache[key][0]
+
+    @property
+    def store(self) -> Row:
+        if self._store is None:
+            sql = self._backend.statements.by_key(schema.store, ("id",))
+            self._store = dict(zip(STORE_COLUMNS, self._backend.fetch([(sql, (1,))])[0][0], strict=True))
+        row = self._store
+        if "home_mismatch" not in row:
+            row["home_mismatch"] = (
+                None
+                if row["home"] == self._home
+                else "this store is a copy, or was restored from a backup: it can be read, but nothing runs in it. If the "
+                "original is gone, adopt this one; if both ran, effects would happen twice."
+            )
+        return row
+
+    def run(self, run_id: str) -> Row | None:
+        run_no = self._number(run_id)
+        return None if run_no is None else self._entries["runs", run_no, ""].row
+
+    def row(self, table: str, run_id: str, key: str) -> Row | None:
+        run_no = schema.STORE_LOG if run_id == STORE else self._number(run_id)
+        if run_no is None:
+            return None
+        place = (table, run_no, key)
+        entry = self._entries.get(place)
+        if entry is None or not entry.read:
+            answer = self._backend.fetch([self._query(*place)])[0]
+            row = dict(zip(COLUMNS[table], answer[0], strict=True)) if answer else None
+            if entry is None:
+                entry = self._entries[place] = Entry(row, True)
+            elif row is not None:  # changed before it was read: the change is newer
+                entry.row, entry.read = {**row, **entry.changes}, True
+        return entry.row
+
+    def freezes(self) -> list[Row]:
+        if self._freezes is None:
+            answer = self._backend.fetch([(self._freezes_sql(), ())])[0]
+            self._freezes = [dict(zip(FREEZE_COLUMNS, row, strict=True)) for row in answer]
+        return self._freezes
+
+    def tombstone(self, run_id: str) -> Row | None:
+        sql = self._backend.statements.by_key(schema.tombstones, ("run_id",))
+        answer = self._backend.fetch([(sql, (run_id,))])[0]
+        return dict(zip(TOMBSTONE_COLUMNS, answer[0], strict=True)) if answer else None
+
+    def changed_by(self, run_id: str, seq: int) -> str:
+        run_no = self._number(run_id)
+        sql = self._backend.statements.by_key(schema.events, ("run_no", "seq"))
+        answer = self._backend.fetch([(sql, (run_no, seq))])[0]
+        if not answer:
+            return "by an event that is not stored yet"
+        event = dict(zip((c.name for c in schema.events.columns), answer[0], strict=False))
+        return f"{event['kind']} by {event['actor']} at {event['at']}"
+
+    def next_run_no(self) -> int:
+        if self._run_no is None:
+            self._run_no = self._backend.next_run_no()
+        return self._run_no
+
+    # --- snapshots -----------------------------------------------------------------------------------------------
+
+    def snapshot(self, run: Row, run_id: str, state: bytes) -> tuple[int, str]:
+        run_no, last = run["run_no"], run["last_snapshot"]
+        digest = sha256(state).digest()
+        if last is not None:
+            known = self._cache.get(run_no, last)
+            found = known.digest if known is not None else self._find(run_no, last, missing_ok=True)
+            if (found if isinstance(found, bytes) else found and bytes(found["digest"])) == digest:
+                return last, f"{last}:{digest.hex()}"
+        n = run["snapshots"]
+        fork = run.get("fork_of")
+        origin = (fork["run_no"], fork["last_snapshot"]) if fork and fork["last_snapshot"] is not None else None
+        row = snapshots.make(self._cache, self._find, run_no, n, state, origin)
+        self._drafted.append(row)
+        self._cache.put(run_no, n, snapshots.Content(digest, row["depth"], state))
+        return n, f"{n}:{digest.hex()}"
+
+    def _find(self, run_no: int, n: int, missing_ok: bool = True) -> Row | None:
+        for row in (*self._snapshots, *self._drafted):
+            if (row["run_no"], row["n"]) == (run_no, n):
+                return row
+        sql = self._backend.statements.by_key(schema.snapshots, ("run_no", "n"))
+        answer = self._backend.fetch([(sql, (run_no, n))])[0]
+        if not answer:
+            return None
+        row = dict(zip(SNAPSHOT_COLUMNS, answer[0], strict=True))
+        return row | {"digest": bytes(row["digest"]), "data": bytes(row["data"])}
+
+    # --- writing -------------------------------------------------------------------------------------------------
+
+    def append(self, transition: Transition, drafts: Sequence[Draft]) -> Row:
+        """Chain the events of one transition, fold them, and return the head it leaves."""
+        run_id = transition.log
+        if run_id is None:
+            name, run_no = STORE, schema.STORE_LOG
+            seq, head = self.store["head_seq"], bytes(self.store["head_hash"])
+        else:
+            name = run_id
+            number = self._number(run_id)
+            if number is None:
+                run_no = self.next_run_no()
+                seq, head = 0, bytes(32)
+            else:
+                run_no = number
+                row = self._entries["runs", run_no, ""].row or {}
+                seq, head = row["head_seq"], row["head_hash"]
+        prepared = []
+        for i, draft in enumerate(drafts):  # everything that can be refused is refused before anything changes
+            changes = storable(draft.set)
+            body = encode({"data": draft.data, "set": changes})
+            prepared.append((draft, changes, body, transition.id if i == 0 else None))
+        self._snapshots.extend(self._drafted)
+        self._drafted = []
+        if run_id is not None and self._runs[run_id] is None:
+            self._runs[run_id] = run_no
+            self._run_no = None
+        for draft, changes, body, first in prepared:
+            seq += 1
+            kind = draft.kind.value
+            digest = sha256(body).digest()
+            head = chain_hash(head, name, seq, self.now, kind, transition.actor, draft.step, digest)
+            self._events.append(
+                (run_no, seq, self.now, kind, transition.actor, draft.step, first, head, pack_body(body))
+            )
+            fold(self, run_no, seq, self.now, head, changes)
+        if run_no == schema.STORE_LOG:
+            changed = {"head_seq": seq, "head_hash": head, **transition.store_columns()}
+            self.store.update(changed)
+            self._store_changed.update(changed)
+            self._freezes = None if any("freezes" in d.set for d in drafts) else self._freezes
+        return {"seq": seq, "hash": head}
+
+    def discard_drafts(self) -> None:
+        """A transition was refused after it had drafted a snapshot."""
+        for row in self._drafted:
+            self._cache.drop(row["run_no"], row["n"])
+        self._drafted = []
+
+    def change(self, table: str, run_no: int, key: str, changes: Mapping[str, Any]) -> None:
+        place = (table, run_no, key)
+        entry = self._entries.get(place)
+        if entry is None:
+            entry = self._entries[place] = Entry(None, BIRTH[table] in changes)
+        if entry.row is None and entry.read:
+            row = dict(DEFAULTS[table])
+            if table == "runs" or TABLES[table] in schema.PER_RUN:
+                row["run_no"] = run_no
+            row.update(zip(KEYS[table], parse_key(table, key), strict=True))
+            entry.row, entry.new = row, True
+            if table == "runs" and changes.get("tags"):
+                import orjson
+
+                self._tags.extend((tag, changes["created_at"], run_no) for tag in orjson.loads(changes["tags"]))
+        if entry.row is not None:
+            entry.row.update(changes)
+        entry.changes.update(changes)
+
+    @property
+    def dirty(self) -> bool:
+        return bool(self._events)
+
+    def writes(self) -> list[tuple[str, list[Sequence[Any]]]]:
+        """All of it, grouped by statement."""
+        st = self._backend.statements
+        grouped: dict[str, list[Sequence[Any]]] = {}
+        sql, order = st.insert(schema.events, EVENT_COLUMNS)
+        grouped[sql] = [_ordered(order, dict(zip(EVENT_COLUMNS, e, strict=True))) for e in self._events]
+        for (table, run_no, key), entry in self._entries.items():
+            if not entry.changes:
+                continue
+            t = TABLES[table]
+            if entry.new and entry.row is not None:
+                sql, order = st.insert(t, COLUMNS[table])
+                grouped.setdefault(sql, []).append(_ordered(order, entry.row))
+            else:
+                keys = _where(table)
+                values = dict(entry.changes)
+                names = tuple(sorted(values))
+                values.update(zip((f"k_{k}" for k in keys), self._key_values(table, run_no, key), strict=True))
+                sql, order = st.update(t, keys, names)
+                grouped.setdefault(sql, []).append(_ordered(order, values))
+        for row in self._snapshots:
+            sql, order = st.insert(schema.snapshots, SNAPSHOT_COLUMNS)
+            grouped.setdefault(sql, []).append(_ordered(order, row))
+        for tag, at, run_no in self._tags:
+            sql, order = st.insert(schema.run_tags, ("tag", "created_at", "run_no"))
+            grouped.setdefault(sql, []).append(_ordered(order, {"tag": tag, "created_at": at, "run_no": run_no}))
+        if self._store_changed:
+            sql, order = st.update(schema.store, ("id",), tuple(sorted(self._store_changed)))
+            grouped.setdefault(sql, []).append(_ordered(order, {**self._store_changed, "k_id": 1}))
+        return list(grouped.items())
+
+    @staticmethod
+    def _key_values(table: str, run_no: int, key: str) -> tuple[Any, ...]:
+        if table == "runs":
+            return (run_no,)
+        values = parse_key(table, key)
+        return (run_no, *values) if TABLES[table] in schema.PER_RUN else values
+
+
+def _where(table: str) -> tuple[str, ...]:
+    if table == "runs":
+        return ("run_no",)
+    return ("run_no", *KEYS[table]) if TABLES[table] in schema.PER_RUN else KEYS[table]
+
+
+def _ordered(order: tuple[str, ...], values: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple([values[name] for name in order])
