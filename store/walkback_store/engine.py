@@ -157,7 +157,7 @@ class Engine:
                     self._reconnect(deadline, transitions, unknown)
 
     def _truth(self, transitions: Sequence[Transition], unknown: bool = False) -> list[Committed | StoreError]:
-        """`unknown` once COMMIT may have reached the server; a later attempt that did not get that far changes nothing."""
+        """`unknown` once COMMIT may have reached the server; later attempts that get less far change nothing."""
         deadline = time.monotonic() + self._wait
         with self._writing:
             while True:

@@ -114,6 +114,10 @@ class Frozen(Refused):
     """An operator stopped dispatch of this tool, this agent or everything."""
 
 
+class StopRequested(Refused):
+    """A person asked the run to pause or cancel, so nothing new is called; stop it at this boundary."""
+
+
 class KeyConflict(Refused):
     """The same idempotency key was used before with other arguments. Nothing was called."""
 

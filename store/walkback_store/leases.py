@@ -6,6 +6,7 @@ of the *observer's* own monotonic clock, or when its process is known to be dead
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,9 +15,10 @@ from walkback_store.log import Row
 
 
 def boot_id() -> str:
-    """Names this machine since it started: a process id means nothing on another one."""
+    """Names where a process id means something: this machine since it started, and this container on it."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
     except OSError:
         import uuid
 
@@ -24,7 +26,7 @@ def boot_id() -> str:
 
 
 def process_started(pid: int) -> str | None:
-    """When a process started, in clock ticks since boot, so that a reused pid is not taken for it; None if it is gone."""
+    """When a process started, in ticks since boot, so that a reused pid is not taken for it; None if it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -56,4 +58,4 @@ class LeaseObserver:
         if beat != row["beat"]:
             self._seen[row["worker"]] = (row["beat"], at)
             return False
-        return at - since > row["lease"] / 1_000_000
+        return bool(at - since > row["lease"] / 1_000_000)

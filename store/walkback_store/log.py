@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import orjson
 from sqlalchemy import Table
+from sqlalchemy.sql.schema import ScalarElementColumnDefault
 
 from walkback_store import schema
 from walkback_store.errors import CorruptData
@@ -101,7 +102,8 @@ KEYS: dict[str, tuple[str, ...]] = {
 KEYS["runs"] = ()
 
 DEFAULTS: dict[str, Row] = {
-    name: {c.name: (c.default.arg if c.default is not None else None) for c in t.columns} for name, t in TABLES.items()
+    name: {c.name: (c.default.arg if isinstance(c.default, ScalarElementColumnDefault) else None) for c in t.columns}
+    for name, t in TABLES.items()
 }
 
 

@@ -106,7 +106,8 @@ runs = Table(
     Column("last_step", Name),
     Column("snapshots", Integer, nullable=False, default=0),
     Column("last_snapshot", Integer),
-    _flag("open_operations"),
+    _flag("awaiting_operations"),
+    _flag("pending_operations"),
     _flag("unknown_operations"),
     Column("owner", Name),
     Column("error_class", Name),
@@ -217,10 +218,8 @@ operations = Table(
     Column("evidence_at", BigInteger),
     _flag("duplicate_suspected"),
     _flag("verify_requested"),
-    Column("not_before", BigInteger),
     Column("error_class", Name),
     Column("error", Name),
-    Column("owner", Name),
     Column("started_at", BigInteger, nullable=False),
     Column("ended_at", BigInteger),
     PrimaryKeyConstraint("run_no", "step"),
@@ -270,6 +269,7 @@ approvals = Table(
     Column("decided_at", BigInteger),
     Column("reason", Name),
     Column("edited_hash", Name),
+    Column("edited_digest", Name),  # of what was agreed to, when that is not what was asked
     PrimaryKeyConstraint("run_no", "step", "n"),
     Index(
         "ix_approvals_asked",

@@ -116,7 +116,7 @@ class Store(Queries):
             return int(connection.exec_driver_sql(clock[0] if clock else "").scalar_one())
 
     def claim(self, worker: str, agents: Mapping[str, Sequence[str]], limit: int = 1) -> list[Committed]:
-        """Claim runs this worker can run: unheld, due, or held by a worker that is gone. Oldest first, fair by agent."""
+        """Claim runs this worker can run: unheld, due, or held by a worker that is gone."""
         r, w = schema.runs, schema.workers
         gone = select(w.c.worker).where(w.c.status != WorkerStatus.ALIVE)
         versions = or_(*(and_(r.c.agent == a, r.c.agent_version.in_(list(v))) for a, v in agents.items()))
@@ -138,10 +138,7 @@ class Store(Queries):
                 values = [compiled.params[name] for name in compiled.positiontup or ()]
                 found += self.backend_fetch(str(compiled), values)
             actor = f"worker:{worker}"
-            return [
-                ClaimRun(actor=actor, run_id=run_id, worker=worker, takeover=held is not None)
-                for run_id, held in found[:limit]
-            ]
+            return [ClaimRun(actor=actor, run_id=run_id, worker=worker) for run_id, _ in found[:limit]]
 
         results = self.engine.plan_and_commit(candidates)
         refused = next((r for r in results if isinstance(r, StoreError)), None)

@@ -47,6 +47,7 @@ class DecisionStatus(StrEnum):
     WAITING = "waiting"
     TAKEN_BACK = "taken_back"
     CARRIED_OUT = "carried_out"
+    EXPIRED = "expired"
 
 
 class WorkerStatus(StrEnum):

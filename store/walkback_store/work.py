@@ -11,9 +11,9 @@ from walkback_store import schema, snapshots
 from walkback_store.backends.base import Backend, Query
 from walkback_store.frames import pack_body
 from walkback_store.log import COLUMNS, DEFAULTS, KEYS, TABLES, Draft, Row, chain_hash, fold, parse_key, storable
-from walkback_store.machine.base import Load, Transition
-from walkback_store.machine.store_wide import STORE
+from walkback_store.machine.base import STORE, Load, Transition
 from walkback_store.values import encode
+from walkback_store.words import OperationStatus
 
 EVENT_COLUMNS = ("run_no", "seq", "at", "kind", "actor", "step", "transition", "hash", "body")
 SNAPSHOT_COLUMNS = tuple(c.name for c in schema.snapshots.columns)
@@ -28,8 +28,12 @@ BIRTH = {
 }  # fmt: skip
 """The column whose presence in a change says that the row is new, when the row was not looked at."""
 
+COPY = (
+    "this store is a copy, or was restored from a backup: it can be read, but nothing runs in it. If the original is "
+    "gone, adopt this one; if both ran, effects would happen twice."
+)
+
 Place = tuple[str, int, str]
-_LOG_ORDER = {STORE: "\U0010ffff"}
 
 
 @dataclass(slots=True)
@@ -165,12 +169,7 @@ class Work:
             self._store = dict(zip(STORE_COLUMNS, self._backend.fetch([(sql, (1,))])[0][0], strict=True))
         row = self._store
         if "home_mismatch" not in row:
-            row["home_mismatch"] = (
-                None
-                if row["home"] == self._home
-                else "this store is a copy, or was restored from a backup: it can be read, but nothing runs in it. If the "
-                "original is gone, adopt this one; if both ran, effects would happen twice."
-            )
+            row["home_mismatch"] = None if row["home"] == self._home else COPY
         return row
 
     def run(self, run_id: str) -> Row | None:
@@ -197,6 +196,20 @@ class Work:
             answer = self._backend.fetch([(self._freezes_sql(), ())])[0]
             self._freezes = [dict(zip(FREEZE_COLUMNS, row, strict=True)) for row in answer]
         return self._freezes
+
+    def awaiting(self, run_id: str) -> list[str]:
+        run_no, waits = self._number(run_id), OperationStatus.AWAITING_APPROVAL.value
+        sql = self._backend.statements.by_key(schema.operations, ("run_no", "status"))
+        for values in self._backend.fetch([(sql, (run_no, waits))])[0]:
+            row = dict(zip(COLUMNS["operations"], values, strict=True))
+            place = ("operations", row["run_no"], row["step"])
+            entry = self._entries.setdefault(place, Entry(row, True))
+            if not entry.read:
+                entry.row, entry.read = {**row, **entry.changes}, True
+        rows = [
+            e.row for (table, no, _), e in self._entries.items() if table == "operations" and no == run_no and e.row
+        ]
+        return sorted(row["step"] for row in rows if row.get("status") == waits)
 
     def tombstone(self, run_id: str) -> Row | None:
         sql = self._backend.statements.by_key(schema.tombstones, ("run_id",))

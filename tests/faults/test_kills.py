@@ -169,7 +169,9 @@ def test_a_killed_writer_leaves_a_whole_sqlite_store_with_all_it_acknowledged(se
 
 
 @pytest.mark.parametrize("seed", range(1000, 1000 + SLICES["postgresql"]))
-def test_a_killed_writer_leaves_a_whole_postgresql_store_with_all_it_acknowledged(seed: int, postgres: Postgres) -> None:
+def test_a_killed_writer_leaves_a_whole_postgresql_store_with_all_it_acknowledged(
+    seed: int, postgres: Postgres
+) -> None:
     with ExitStack() as stack:
         kill_slice(seed, (stack.enter_context(postgres.fresh_database()) for _ in range(KILLS_PER_SLICE)))
 

@@ -71,6 +71,7 @@ def claimed(store: Store, run_id: str = "r") -> int:
 
 def go_away_at_commit(proxy: CuttingProxy, store: Store, when: When) -> None:
     """The connection that commits next is lost, and there is no other to be had."""
+    store.do(start("warm"))  # so that it holds a connection, which survives what follows
     store.backend.engine.dispose()
     proxy.cut_commit(when)
     proxy.refuse(True)

@@ -1,8 +1,8 @@
 """The state machine: every legal transition of runs, operations, approvals and what surrounds them.
 
-Read `runs`, `operations`, `people` and `store_wide`, in this order. Each class is one transition: its docstring says what
-it does, `sources` and `targets` from where to where, `needs` what else must hold, `by` who may. docs/state-machine.md
-is made from them.
+Read `runs`, `operations`, `people` and `store_wide`, in this order. Each class is one transition: its docstring says
+what it does, `sources` and `targets` from where to where, `also` what becomes of others, `needs` what else must hold,
+`by` who may. docs/state-machine.md is made from them.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ TRANSITIONS: tuple[type[Transition], ...] = (
     operations.RecordRecovery,
     operations.Settle,
     operations.AppendLateEvidence,
+    people.DismissDuplicate,
     people.RequestVerify,
     people.RecordHappened,
     people.RecordAbsent,

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from walkback_store.errors import IllegalTransition, NotFound, PreconditionFailed, StaleFence, StaleView
 from walkback_store.log import Draft, Row
 from walkback_store.words import Durability, Kind
+
+STORE = "@store"
+"""Stands for a run's id where the store's own log is meant."""
 
 NONE = "(none)"
 """The state of something that does not exist yet."""
@@ -37,6 +40,10 @@ class View(Protocol):
     def run(self, run_id: str) -> Row | None: ...
     def row(self, table: str, run_id: str, key: str) -> Row | None: ...
     def freezes(self) -> list[Row]: ...
+    def awaiting(self, run_id: str) -> list[str]:
+        """The steps of a run that await approval."""
+        ...
+
     def tombstone(self, run_id: str) -> Row | None: ...
     def changed_by(self, run_id: str, seq: int) -> str: ...
     def snapshot(self, run: Row, run_id: str, state: bytes) -> tuple[int, str]: ...
@@ -59,8 +66,8 @@ class Transition(ABC):
     needs: ClassVar[str] = ""
     moves: ClassVar[tuple[tuple[str, str], ...] | None] = None
     """Which source goes to which target, where not each goes to each."""
-    moves_run: ClassVar[tuple[tuple[str, str], ...]] = ()
-    """What becomes of the run, when the subject is something in it."""
+    also: ClassVar[Mapping[str, tuple[tuple[str, str], ...]]] = {}
+    """What becomes of others, by subject: of the run when the subject is something in it, of an approval, and so on."""
     durability: ClassVar[Durability] = Durability.STRICT
 
     actor: str

@@ -31,7 +31,7 @@ SUBJECTS = {
     "store": "The store itself",
 }
 
-DRAWN = ("run", "operation", "approval")
+DRAWN = ("run", "operation", "approval", "decision")
 
 
 def document() -> str:
@@ -48,17 +48,19 @@ def document() -> str:
     return "\n".join(parts)
 
 
-def _moves(t: type[Transition], subject: str) -> Iterable[tuple[str, str]]:
+def moves_of(t: type[Transition], subject: str) -> Iterable[tuple[str, str]]:
+    also = t.also.get(subject, ())
     if t.subject != subject:
-        return t.moves_run if subject == "run" else ()
-    return t.moves if t.moves is not None else [(source, target) for source in t.sources for target in t.targets]
+        return also
+    own = t.moves if t.moves is not None else [(source, target) for source in t.sources for target in t.targets]
+    return [*own, *also]
 
 
 def _diagram(transitions: Sequence[type[Transition]], subject: str) -> str:
     lines = ["```mermaid", "stateDiagram-v2"]
     edges: dict[tuple[str, str], list[str]] = {}
     for t in transitions:
-        for source, target in _moves(t, subject):
+        for source, target in moves_of(t, subject):
             if target not in {UNCHANGED, source}:
                 start = "[*]" if source == NONE else str(source)
                 edges.setdefault((start, str(target)), []).append(t.__name__)

@@ -10,10 +10,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from walkback_store.errors import Frozen, KeyConflict, NotFound, PreconditionFailed
+from walkback_store.errors import Frozen, KeyConflict, NotFound, PreconditionFailed, StopRequested
 from walkback_store.log import Draft, Row
 from walkback_store.machine.base import ANYONE, LEAVES_WORKER, NONE, UNCHANGED, WORKER, Load, OnRun, View
-from walkback_store.machine.runs import NO_WHY, moved_on, started_step
+from walkback_store.machine.runs import (
+    NO_WHY,
+    approval_key,
+    check_settled,
+    ended,
+    latest_approval,
+    moved_on,
+    started_step,
+    stop_requested,
+)
 from walkback_store.words import (
     LIVE,
     Answer,
@@ -30,7 +39,8 @@ from walkback_store.words import (
 
 O = OperationStatus  # noqa: E741
 R = RunStatus
-OPEN = frozenset({O.AWAITING_APPROVAL, O.PENDING})
+COUNTED = {O.AWAITING_APPROVAL: "awaiting_operations", O.PENDING: "pending_operations", O.UNKNOWN: "unknown_operations"}
+"""The counters on a run's row; a run cannot end while one of them is not zero."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -58,14 +68,12 @@ class OnOperation(OnRun):
 
 
 def counts(run: Row, before: str | None, after: str) -> dict[str, Any]:
-    """How the run's counters of open and unknown operations change."""
-    changed = {}
-    opened = (after in OPEN) - (before in OPEN)
-    unknown = (after == O.UNKNOWN) - (before == O.UNKNOWN)
-    if opened:
-        changed["open_operations"] = run["open_operations"] + opened
-    if unknown:
-        changed["unknown_operations"] = run["unknown_operations"] + unknown
+    """How the run's counters of operations that are not settled change."""
+    changed: dict[str, Any] = {}
+    if before != after:
+        for status, by in ((before, -1), (after, 1)):
+            if status in COUNTED:
+                changed[COUNTED[O(status)]] = run[COUNTED[O(status)]] + by
     return changed
 
 
@@ -82,18 +90,6 @@ def check_freezes(view: View, tool: str, agent: str) -> None:
                 f"{what} is frozen by {freeze['by']}: {freeze['reason']}. {tool!r} was not called; the run waits until "
                 "the freeze is lifted."
             )
-
-
-def approval_key(step: str, n: int) -> str:
-    return f"{step}/{n}"
-
-
-def latest_approval(view: View, run_id: str, step: str) -> Row | None:
-    """The approval asked for last; a new one is asked only after the one before it ended."""
-    latest, n = None, 1
-    while (row := view.row("approvals", run_id, approval_key(step, n))) is not None:
-        latest, n = row, n + 1
-    return latest
 
 
 @dataclass(kw_only=True, slots=True)
@@ -152,6 +148,7 @@ class AskApproval(OnOperation):
 
     sources: ClassVar = (NONE, O.PENDING, O.DENIED)
     targets: ClassVar = (O.AWAITING_APPROVAL,)
+    also: ClassVar = {"approval": ((NONE, ApprovalStatus.ASKED),)}
     kind: ClassVar = Kind.APPROVAL_ASKED
     needs: ClassVar = "no attempt is running; an earlier approval has expired"
 
@@ -184,7 +181,10 @@ class AskApproval(OnOperation):
             row |= self.call.columns() | {"started_at": view.now}
             of_steps[self.step] = started_step(view, run, of_run, "call", self.call.tool)
             of_run |= moved_on(run, self.step)
-        of_run |= counts(run, operation and operation["status"], O.AWAITING_APPROVAL)
+        elif operation["status"] == O.DENIED:
+            row |= {"ended_at": None, "error": None}
+            of_steps[self.step] = of_steps.get(self.step, {}) | {"status": "running", "ended_at": None}
+        of_run |= counts(run, None if operation is None else operation["status"], O.AWAITING_APPROVAL)
         asked = {
             "status": ApprovalStatus.ASKED,
             "digest": self.digest,
@@ -239,11 +239,15 @@ class Intend(OnOperation):
 
     sources: ClassVar = (NONE, O.AWAITING_APPROVAL)
     targets: ClassVar = (O.PENDING,)
+    also: ClassVar = {
+        "approval": ((ApprovalStatus.GIVEN, ApprovalStatus.CONSUMED),),
+        "decision": ((DecisionStatus.WAITING, DecisionStatus.CARRIED_OUT),),
+    }
     kind: ClassVar = Kind.INTENT
     needs: ClassVar = (
-        "nothing that applies is frozen; an approval that was asked for is given for this digest, not expired, and its "
-        "waiting time is over; the same key was not used with other arguments; in a compensating run only a "
-        "compensation is called"
+        "nobody asked the run to pause or cancel; nothing that applies is frozen; an approval that was asked for is "
+        "given for this digest, not expired, and its waiting time is over; the same key was not used with other "
+        "arguments; a compensating run calls only compensations, each of an operation that has succeeded"
     )
 
     call: Call
@@ -259,6 +263,8 @@ class Intend(OnOperation):
         yield ("operations", self.run_id, self.step)
         if self.digest is not None:
             yield ("approvals", self.run_id, approval_key(self.step, 1))
+        if self.call.compensates is not None:
+            yield ("operations", self.run_id, self.call.compensates)
 
     def decide(self, view: View) -> list[Draft]:
         run = self._live_run(view)
@@ -269,23 +275,39 @@ class Intend(OnOperation):
             self._check_same_arguments(view, operation)
             self._operation(view)
             sets |= self._consumed(view)
+        if stop_requested(run):
+            raise StopRequested(
+                f"run {self.run_id!r} was asked to {'pause' if run['pause_requested'] else 'cancel'}. {call.tool!r} "
+                "was not called; stop the run at this boundary."
+            )
         if run["status"] == R.COMPENSATING and call.effect == Effect.WRITE and call.compensates is None:
             raise PreconditionFailed(f"run {self.run_id!r} is compensating; only compensations are called now.")
+        if call.compensates is not None:
+            self._check_undoable(view, call.compensates)
         check_freezes(view, call.tool, run["agent"])
         data, of_run, of_steps = self._boundary(view, run)
         seq = run["head_seq"] + 1
-        row = call.columns() | {"status": O.PENDING, "attempts": 1, "intent_seq": seq, "not_before": None}
+        n = 1 if operation is None else operation["attempts"] + 1
+        row = call.columns() | {"status": O.PENDING, "attempts": n, "intent_seq": seq}
         if operation is None:
             row["started_at"] = view.now
             of_steps[self.step] = started_step(view, run, of_run, "call", call.tool)
             of_run |= moved_on(run, self.step)
-        of_run |= counts(run, operation and operation["status"], O.PENDING)
+        of_run |= counts(run, None if operation is None else operation["status"], O.PENDING)
         sets["runs"] = {"": of_run}
         if of_steps:
             sets["steps"] = of_steps
         sets["operations"] = {self.step: row}
-        sets["attempts"] = {f"{self.step}/1": attempt_started(view, self.worker, self.deadline)}
+        sets["attempts"] = {f"{self.step}/{n}": attempt_started(view, self.worker, self.deadline)}
         return [Draft(Kind.INTENT, {**data, **call.facts()}, sets, self.step)]
+
+    def _check_undoable(self, view: View, step: str) -> None:
+        undone = view.row("operations", self.run_id, step)
+        if undone is None or undone["status"] != O.SUCCEEDED:
+            found = undone["status"] if undone is not None else "not there"
+            raise PreconditionFailed(
+                f"{self.run_id}#{step} is {found}: only what succeeded is undone, and only once. Nothing was called."
+            )
 
     def _check_same_arguments(self, view: View, operation: Row) -> None:
         approval = latest_approval(view, self.run_id, self.step)
@@ -304,15 +326,15 @@ class Intend(OnOperation):
                 f"{approval['status'] if approval else 'not asked'}). Nothing was called."
             )
         check_approval_holds(view, approval, self.digest, f"{self.run_id}#{self.step}")
-        ended = {"status": DecisionStatus.CARRIED_OUT, "ended_at": view.now, "ended_by": self.actor}
+        done = {"status": DecisionStatus.CARRIED_OUT, "ended_at": view.now, "ended_by": self.actor}
         return {
             "approvals": {approval_key(self.step, approval["n"]): {"status": ApprovalStatus.CONSUMED}},
-            "decisions": {str(approval["touched"]): ended},  # the event that gave it recorded the decision
+            "decisions": {str(approval["touched"]): done},  # the event that gave it recorded the decision
         }
 
 
 def check_approval_holds(view: View, approval: Row, digest: str | None, what: str) -> None:
-    if approval["digest"] != digest:
+    if (approval["edited_digest"] or approval["digest"]) != digest:
         raise PreconditionFailed(f"the approval of {what} was given for something else. Nothing was called.")
     if approval["expires_at"] is not None and approval["expires_at"] <= view.now:
         raise PreconditionFailed(f"the approval of {what} has expired. Nothing was called; ask again.")
@@ -335,8 +357,8 @@ def check_no_attempt_runs(view: View, run_id: str, operation: Row) -> None:
     attempt = running_attempt(view, run_id, operation)
     if attempt is not None:
         raise PreconditionFailed(
-            f"attempt {attempt['n']} of {run_id}#{operation['step']} by {attempt['worker']} has not ended. There is one "
-            "live attempt per operation; end or abandon it first."
+            f"attempt {attempt['n']} of {run_id}#{operation['step']} by {attempt['worker']} has not ended. There is "
+            "one live attempt per operation; end or abandon it first."
         )
 
 
@@ -452,6 +474,7 @@ class Settle(OnOperation):
 
     sources: ClassVar = (O.PENDING, O.UNKNOWN)
     targets: ClassVar = (O.SUCCEEDED, O.FAILED, O.UNKNOWN)
+    also: ClassVar = {"operation": ((O.SUCCEEDED, O.COMPENSATED),)}
     kind: ClassVar = Kind.OUTCOME
     needs: ClassVar = "no attempt is left running (unless its answer comes with the outcome)"
 
@@ -513,7 +536,7 @@ class Settle(OnOperation):
 
 @dataclass(kw_only=True, slots=True)
 class AppendLateEvidence(OnOperation):
-    """What a late or fenced-off attempt learned. The one unfenced append: it can raise a flag and change nothing else."""
+    """What a late or fenced-off attempt learned. The one unfenced append: it raises a flag and changes nothing else."""
 
     sources: ClassVar = tuple(sorted(O))
     targets: ClassVar = (UNCHANGED,)
@@ -538,6 +561,7 @@ class CarryOutRetry(OnOperation):
 
     sources: ClassVar = (O.UNKNOWN,)
     targets: ClassVar = (O.PENDING,)
+    also: ClassVar = {"decision": ((DecisionStatus.WAITING, DecisionStatus.CARRIED_OUT),)}
     kind: ClassVar = Kind.RECOVERY
     needs: ClassVar = "a retry decision that waits, and is due"
 
@@ -546,9 +570,8 @@ class CarryOutRetry(OnOperation):
     def decide(self, view: View) -> list[Draft]:
         run = self._live_run(view)
         operation = self._operation(view)
-        ended = carried_out(self, view, self.decision, "retry")
         sets = {
-            "decisions": ended,
+            "decisions": carried_out(self, view, self.decision, "retry"),
             "operations": {self.step: {"status": O.PENDING, "ended_at": None}},
             "runs": {"": counts(run, operation["status"], O.PENDING) | NO_WHY},
         }
@@ -563,8 +586,7 @@ def carried_out(t: OnRun, view: View, seq: int, action: str) -> dict[str, Any]:
         raise PreconditionFailed(f"decision {seq} of run {t.run_id!r} is {decision['status']}, not waiting.")
     if decision["not_before"] > view.now:
         raise PreconditionFailed(f"decision {seq} of run {t.run_id!r} can still be taken back; wait.")
-    ended = {"status": DecisionStatus.CARRIED_OUT, "ended_at": view.now, "ended_by": t.actor}
-    return {str(seq): ended}
+    return {str(seq): {"status": DecisionStatus.CARRIED_OUT, "ended_at": view.now, "ended_by": t.actor}}
 
 
 # --- compensation ------------------------------------------------------------------------------------------------
@@ -576,6 +598,7 @@ class BeginCompensation(OnRun):
 
     sources: ClassVar = (R.RUNNING, R.COMPENSATING)
     targets: ClassVar = (R.COMPENSATING,)
+    also: ClassVar = {"decision": ((DecisionStatus.WAITING, DecisionStatus.CARRIED_OUT),)}
     kind: ClassVar = Kind.COMPENSATION
     needs: ClassVar = (
         "every operation in scope has succeeded or failed for certain; an operator's decision, if any, is due"
@@ -634,11 +657,10 @@ class EndCompensation(OnRun):
                 "resume_to": R.COMPENSATING,
             }
         else:
-            if run["open_operations"] or run["unknown_operations"]:
-                raise PreconditionFailed(f"run {self.run_id!r} still has operations that are open or unknown.")
+            check_settled(self, run)
             of_run |= NO_WHY
             if self.outcome == R.COMPENSATED:
-                of_run |= LEAVES_WORKER | {"finished_at": view.now}
+                of_run |= ended(run, R.COMPENSATED, view.now)
         sets: dict[str, Any] = {"runs": {"": of_run}}
         if of_steps:
             sets["steps"] = of_steps

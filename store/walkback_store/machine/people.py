@@ -8,9 +8,18 @@ from typing import Any, ClassVar
 
 from walkback_store.errors import NotFound, PreconditionFailed
 from walkback_store.log import Draft, Row
-from walkback_store.machine.base import OPERATOR, SYSTEM, UNCHANGED, Load, OnRun, View, require_reason
-from walkback_store.machine.operations import OnOperation, approval_key, carried_out, counts
-from walkback_store.machine.runs import NO_WHY, check_settled, stopped
+from walkback_store.machine.base import NONE, OPERATOR, SYSTEM, UNCHANGED, Load, OnRun, View, require_reason
+from walkback_store.machine.operations import OnOperation, carried_out, counts
+from walkback_store.machine.runs import (
+    NO_WAIT,
+    NO_WHY,
+    approval_key,
+    check_settled,
+    lapsed,
+    latest_approval,
+    stopped,
+    woken,
+)
 from walkback_store.words import ApprovalStatus, DecisionStatus, Kind, OperationStatus, RunStatus, Why
 
 A = ApprovalStatus
@@ -19,7 +28,10 @@ O = OperationStatus  # noqa: E741
 R = RunStatus
 
 DECISION = "decision:"
-"""What a run waits for after a decision; followed by the status it goes back to if that is taken back."""
+"""What a run waits for after a decision; followed by the status it goes back to if that is taken back.
+
+Only a run that waits for nothing else can be decided about, so nothing is lost by saying it there.
+"""
 
 REGRET = 10_000_000
 """Ten seconds in which a decision that causes an effect can be taken back."""
@@ -41,8 +53,11 @@ def waiting_decision(t: OnRun, view: View, action: str, regret: int, step: str |
 
 
 def waits_for_decision(run: Row, view: View, regret: int) -> dict[str, Any]:
-    """The run is woken when the decision is due. All else stays, so that taking it back only has to restore the status."""
+    """The run is woken when the decision is due. All else stays, so taking it back only has to restore the status."""
     return {"status": R.WAITING, "waits_for": f"{DECISION}{run['status']}", "wake_at": view.now + regret}
+
+
+WAKES = {"run": ((R.WAITING, R.RUNNING), (R.WAITING, R.COMPENSATING))}
 
 
 # --- approvals ---------------------------------------------------------------------------------------------------
@@ -74,17 +89,16 @@ class OnApproval(OnRun):
 
     def _ended(self, run: Row, operation: Row) -> dict[str, Any]:
         row = counts(run, operation["status"], O.DENIED)
-        if run["status"] == R.WAITING:
-            row |= {"status": R.RUNNING, "waits_for": None, "wake_at": None, "resume_to": None}
-        return row
+        return row | woken(run) if run["status"] == R.WAITING else row
 
 
 @dataclass(kw_only=True, slots=True)
 class Approve(OnApproval):
-    """A person agrees to exactly what the digest names, or to arguments they edited. It can be taken back for a while."""
+    """A person agrees to what the digest names, or to arguments they edited. It can be taken back for a while."""
 
     sources: ClassVar = (A.ASKED,)
     targets: ClassVar = (A.GIVEN,)
+    also: ClassVar = {"decision": ((NONE, D.WAITING),)}
     kind: ClassVar = Kind.APPROVAL_GIVEN
     needs: ClassVar = "the digest is the one asked about; it has not expired"
 
@@ -103,12 +117,19 @@ class Approve(OnApproval):
             raise PreconditionFailed("this approval has expired. Nothing was approved; it will be asked again.")
         due = view.now + self.regret
         row: dict[str, Any] = {
-            "status": A.GIVEN, "decided_by": self.actor, "decided_at": view.now, "reason": self.reason, "not_before": due,
-        }  # fmt: skip
+            "status": A.GIVEN,
+            "decided_by": self.actor,
+            "decided_at": view.now,
+            "reason": self.reason,
+            "not_before": due,
+        }
         data: dict[str, Any] = {"n": self.n, "digest": self.digest, "reason": self.reason}
+        if (self.edited_hash is None) != (self.edited_digest is None):
+            raise PreconditionFailed("edited arguments come with their hash and their digest. Nothing was approved.")
         if self.edited_hash is not None:
-            row |= {"edited_hash": self.edited_hash, "digest": self.edited_digest or self.digest}
-            data |= {"edited_args": self.edited_args, "edited_hash": self.edited_hash}
+            edited = {"edited_hash": self.edited_hash, "edited_digest": self.edited_digest}
+            row |= edited
+            data |= {"edited_args": self.edited_args, **edited}
         sets: dict[str, Any] = {
             "approvals": {approval_key(self.step, self.n): row},
             "decisions": {
@@ -126,7 +147,7 @@ class Refuse(OnApproval):
 
     sources: ClassVar = (A.ASKED,)
     targets: ClassVar = (A.REFUSED,)
-    moves_run: ClassVar = ((R.WAITING, R.RUNNING),)
+    also: ClassVar = {**WAKES, "operation": ((O.AWAITING_APPROVAL, O.DENIED),)}
     kind: ClassVar = Kind.APPROVAL_REFUSED
     needs: ClassVar = "a reason"
 
@@ -151,7 +172,11 @@ class ExpireApproval(OnApproval):
 
     sources: ClassVar = (A.ASKED, A.GIVEN)
     targets: ClassVar = (A.EXPIRED,)
-    moves_run: ClassVar = ((R.WAITING, R.RUNNING),)
+    also: ClassVar = {
+        **WAKES,
+        "operation": ((O.AWAITING_APPROVAL, O.DENIED),),
+        "decision": ((D.WAITING, D.EXPIRED),),
+    }
     kind: ClassVar = Kind.APPROVAL_EXPIRED
     by: ClassVar = SYSTEM
     needs: ClassVar = "its time is up"
@@ -166,6 +191,8 @@ class ExpireApproval(OnApproval):
             "steps": {self.step: {"status": "failed", "ended_at": view.now}},
             "runs": {"": self._ended(run, operation)},
         }
+        if approval["status"] == A.GIVEN:
+            sets["decisions"] = lapsed(self, view, approval)
         return [Draft(Kind.APPROVAL_EXPIRED, {"n": self.n}, sets, self.step)]
 
 
@@ -179,7 +206,7 @@ class OnUnknown(OnOperation):
     sources: ClassVar = (O.UNKNOWN,)
     by: ClassVar = OPERATOR
     kind: ClassVar = Kind.OPERATOR_ACTION
-    moves_run: ClassVar = ((R.NEEDS_OPERATOR, R.RUNNING), (R.NEEDS_OPERATOR, R.COMPENSATING))
+    also: ClassVar = {"run": ((R.NEEDS_OPERATOR, R.RUNNING), (R.NEEDS_OPERATOR, R.COMPENSATING))}
 
     reason: str
     batch: int | None = None
@@ -258,7 +285,7 @@ class DecideRetry(OnUnknown):
     """It did not happen, try again. Waits until `not_before`; a worker carries it out."""
 
     targets: ClassVar = (O.UNKNOWN,)
-    moves_run: ClassVar = ((R.NEEDS_OPERATOR, R.WAITING),)
+    also: ClassVar = {"run": ((R.NEEDS_OPERATOR, R.WAITING),), "decision": ((NONE, D.WAITING),)}
     needs: ClassVar = "a reason; no other decision waits"
 
     regret: int = REGRET
@@ -271,6 +298,27 @@ class DecideRetry(OnUnknown):
             "runs": {"": waits_for_decision(run, view, self.regret)},
         }
         return [Draft(Kind.OPERATOR_ACTION, self._facts("retry"), sets, self.step)]
+
+
+@dataclass(kw_only=True, slots=True)
+class DismissDuplicate(OnOperation):
+    """A person looked: there is no second effect, or it is taken care of. The suspicion is over, its record stays."""
+
+    sources: ClassVar = tuple(sorted(O))
+    targets: ClassVar = (UNCHANGED,)
+    by: ClassVar = OPERATOR
+    kind: ClassVar = Kind.OPERATOR_ACTION
+    needs: ClassVar = "a reason; a duplicate is suspected"
+
+    reason: str
+
+    def decide(self, view: View) -> list[Draft]:
+        require_reason(self.reason)
+        self._run(view)
+        if not self._operation(view)["duplicate_suspected"]:
+            raise PreconditionFailed(f"no duplicate of {self.run_id}#{self.step} is suspected. Nothing was changed.")
+        facts = {"action": "dismiss_duplicate", "reason": self.reason}
+        return [Draft(Kind.OPERATOR_ACTION, facts, {"operations": {self.step: {"duplicate_suspected": 0}}}, self.step)]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -310,7 +358,8 @@ class DecideCompensate(OperatorOnRun):
 
     sources: ClassVar = (R.NEEDS_OPERATOR, R.PAUSED, R.SUCCEEDED, R.FAILED, R.CANCELLED)
     targets: ClassVar = (R.WAITING,)
-    needs: ClassVar = "a reason; no operation of the run is open or unknown"
+    also: ClassVar = {"decision": ((NONE, D.WAITING),)}
+    needs: ClassVar = "a reason; every operation of the run is settled"
 
     scope: str
     steps: Sequence[str]
@@ -336,9 +385,12 @@ class TakeBack(OperatorOnRun):
     subject: ClassVar = "decision"
     sources: ClassVar = (D.WAITING,)
     targets: ClassVar = (D.TAKEN_BACK,)
-    moves_run: ClassVar = tuple(
-        (R.WAITING, status) for status in (R.NEEDS_OPERATOR, R.PAUSED, R.SUCCEEDED, R.FAILED, R.CANCELLED)
-    )
+    also: ClassVar = {
+        "run": tuple(
+            (R.WAITING, status) for status in (R.NEEDS_OPERATOR, R.PAUSED, R.SUCCEEDED, R.FAILED, R.CANCELLED)
+        ),
+        "approval": ((A.GIVEN, A.ASKED),),
+    }
     needs: ClassVar = "nothing was carried out yet"
 
     decision: int
@@ -360,39 +412,41 @@ class TakeBack(OperatorOnRun):
             }
         }
         if decision["action"] == "approve":
-            key, approval = self._given(view, decision["step"])
-            if approval["status"] != A.GIVEN:
-                raise PreconditionFailed(f"the approval is {approval['status']}; it cannot be taken back any more.")
-            nobody = {"status": A.ASKED, "decided_by": None, "decided_at": None, "reason": None, "not_before": None}
-            sets["approvals"] = {key: nobody | {"edited_hash": None}}
+            approval = latest_approval(view, self.run_id, decision["step"])
+            if approval is None or approval["status"] != A.GIVEN:
+                found = approval["status"] if approval is not None else "gone"
+                raise PreconditionFailed(f"the approval is {found}; it cannot be taken back any more.")
+            undone = ("decided_by", "decided_at", "reason", "not_before", "edited_hash", "edited_digest")
+            key = approval_key(decision["step"], approval["n"])
+            sets["approvals"] = {key: {"status": A.ASKED, **dict.fromkeys(undone)}}
             if run["status"] == R.WAITING:
-                sets["runs"] = {"": {"wake_at": None}}
+                sets["runs"] = {"": {"wake_at": approval["expires_at"]}}
         elif run["status"] == R.WAITING and (run["waits_for"] or "").startswith(DECISION):
             status = run["waits_for"].removeprefix(DECISION)
-            sets["runs"] = {"": {"status": status, "waits_for": None, "wake_at": None}}
+            sets["runs"] = {"": {**NO_WAIT, "status": status}}
         else:
             raise PreconditionFailed(f"a worker has claimed run {self.run_id!r} to carry this out; it is too late.")
         return [
             Draft(Kind.OPERATOR_ACTION, {"action": "take_back", "reason": self.reason, "decision": self.decision}, sets)
         ]
 
-    def _given(self, view: View, step: str) -> tuple[str, Row]:
-        n = 1
-        while view.row("approvals", self.run_id, approval_key(step, n + 1)) is not None:
-            n += 1
-        approval = view.row("approvals", self.run_id, approval_key(step, n))
-        if approval is None:
-            raise NotFound(f"run {self.run_id!r} has no approval at step {step}.")
-        return approval_key(step, n), approval
-
 
 @dataclass(kw_only=True, slots=True)
 class RequestCancel(OperatorOnRun):
-    """A request: it takes effect at the next boundary, at once when nothing is under way."""
+    """A request: it takes effect at the next boundary, at once when nothing is under way. Approvals are withdrawn."""
 
     sources: ClassVar = NOT_STOPPED
-    targets: ClassVar = (UNCHANGED, R.CANCELLED)
-    needs: ClassVar = "a reason"
+    targets: ClassVar = (UNCHANGED, R.CANCELLED, R.RUNNING)
+    moves: ClassVar = (
+        *((source, R.CANCELLED) for source in (R.RUNNING, R.WAITING, R.PAUSED, R.NEEDS_OPERATOR)),
+        (R.WAITING, R.RUNNING),
+    )
+    also: ClassVar = {
+        "operation": ((O.AWAITING_APPROVAL, O.DENIED),),
+        "approval": ((A.ASKED, A.EXPIRED), (A.GIVEN, A.EXPIRED)),
+        "decision": ((D.WAITING, D.EXPIRED),),
+    }
+    needs: ClassVar = "a reason; no decision of a person waits"
 
     def decide(self, view: View) -> list[Draft]:
         require_reason(self.reason)
@@ -405,7 +459,9 @@ class RequestPause(OperatorOnRun):
     """A request: it takes effect at the next boundary, at once when nothing is under way."""
 
     sources: ClassVar = tuple(sorted(set(NOT_STOPPED) - {R.PAUSED}))
-    targets: ClassVar = (UNCHANGED, R.PAUSED)
+    targets: ClassVar = (UNCHANGED, R.PAUSED, R.RUNNING)
+    moves: ClassVar = (*((source, R.PAUSED) for source in sources), (R.WAITING, R.RUNNING))
+    needs: ClassVar = "no decision of a person waits"
 
     reason: str = ""
 
@@ -415,11 +471,19 @@ class RequestPause(OperatorOnRun):
 
 
 def _requested(t: OperatorOnRun, view: View, run: Row, what: str) -> Draft:
+    if run["status"] == R.WAITING and (run["waits_for"] or "").startswith(DECISION):
+        raise PreconditionFailed(f"a decision about run {t.run_id!r} waits to be carried out. Take it back first.")
     row: dict[str, Any] = {f"{what}_requested": 1}
-    unsettled = run["open_operations"] or (what == "cancel" and run["unknown_operations"])
-    if run["worker"] is None and not unsettled:
-        row |= stopped(t, view, run | row)
-    return Draft(Kind.OPERATOR_ACTION, {"action": what, "reason": t.reason}, {"runs": {"": row}})
+    sets: dict[str, Any] = {"runs": {"": row}}
+    if run["worker"] is None:
+        under_way = run["pending_operations"]
+        if what == "cancel":
+            under_way = under_way or run["unknown_operations"] or run["status"] == R.COMPENSATING
+        if not under_way:
+            sets = stopped(t, view, run | row)
+        elif run["status"] == R.WAITING:  # a worker has to bring what is pending to an end
+            row |= woken(run)
+    return Draft(Kind.OPERATOR_ACTION, {"action": what, "reason": t.reason}, sets)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -429,11 +493,14 @@ class ResumeRun(OperatorOnRun):
     sources: ClassVar = (R.PAUSED, R.NEEDS_OPERATOR, R.FAILED)
     targets: ClassVar = (R.RUNNING, R.WAITING, R.COMPENSATING, R.NEEDS_OPERATOR)
     moves: ClassVar = (
-        *((R.PAUSED, target) for target in (R.RUNNING, R.WAITING, R.COMPENSATING, R.NEEDS_OPERATOR)),
+        *((R.PAUSED, target) for target in (R.RUNNING, R.COMPENSATING, R.NEEDS_OPERATOR)),
         (R.NEEDS_OPERATOR, R.WAITING),
         (R.FAILED, R.WAITING),
     )
-    needs: ClassVar = "no operation is unknown (a paused run with one goes back to needs_operator)"
+    also: ClassVar = {"decision": ((NONE, D.WAITING),)}
+    needs: ClassVar = (
+        "a reason, except after a pause; no operation is unknown (a paused run goes back to needs_operator)"
+    )
 
     regret: int = REGRET
 
@@ -441,9 +508,9 @@ class ResumeRun(OperatorOnRun):
         run = self._check_run(view)
         data = {"action": "resume", "reason": self.reason}
         if run["status"] == R.PAUSED:
-            row: dict[str, Any] = {"status": run["resume_to"] or R.RUNNING, "resume_to": None}
-            if row["status"] == R.NEEDS_OPERATOR:
-                row["resume_to"] = R.RUNNING
+            row: dict[str, Any] = {"status": R.NEEDS_OPERATOR}
+            if run["why"] is None:
+                row = {"status": run["resume_to"] or R.RUNNING, "resume_to": None}
             return [Draft(Kind.OPERATOR_ACTION, data, {"runs": {"": row}})]
         require_reason(self.reason)
         if run["unknown_operations"]:
@@ -464,6 +531,7 @@ class CarryOutResume(OnRun):
 
     sources: ClassVar = (R.RUNNING, R.COMPENSATING)
     targets: ClassVar = (UNCHANGED,)
+    also: ClassVar = {"decision": ((D.WAITING, D.CARRIED_OUT),)}
     kind: ClassVar = Kind.RECOVERY
     needs: ClassVar = "a resume decision that waits, and is due"
 
@@ -492,7 +560,7 @@ class AddNote(OperatorOnRun):
     def decide(self, view: View) -> list[Draft]:
         self._check_run(view)
         require_reason(self.reason)
-        data = {"action": "note", "reason": self.reason}
+        data: dict[str, Any] = {"action": "note", "reason": self.reason}
         sets: dict[str, Any] = {}
         if self.owner is not None or self.disown:
             data |= {"action": "own", "owner": self.owner}
@@ -507,6 +575,7 @@ __all__ = [
     "CarryOutResume",
     "DecideCompensate",
     "DecideRetry",
+    "DismissDuplicate",
     "ExpireApproval",
     "RecordAbsent",
     "RecordHappened",

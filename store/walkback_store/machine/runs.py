@@ -6,11 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from walkback_store.errors import NotAdopted, NotFound, PreconditionFailed, RunExists, RunPruned
+from walkback_store.errors import NotAdopted, NotFound, PreconditionFailed, RunExists, RunPruned, StaleFence
 from walkback_store.log import Draft, Row
-from walkback_store.machine.base import ANYONE, LEAVES_WORKER, NONE, UNCHANGED, WORKER, Load, OnRun, View
+from walkback_store.machine.base import ANYONE, LEAVES_WORKER, NONE, STORE, UNCHANGED, WORKER, Load, OnRun, View
 from walkback_store.values import encode
-from walkback_store.words import FINISHED, LIVE, Durability, Kind, RunStatus, Why
+from walkback_store.words import (
+    FINISHED,
+    LIVE,
+    ApprovalStatus,
+    DecisionStatus,
+    Durability,
+    Kind,
+    OperationStatus,
+    RunStatus,
+    Why,
+    WorkerStatus,
+)
 
 R = RunStatus
 MAX_RUN_ID = 200
@@ -23,10 +34,12 @@ def fence_after(run: Row, epoch: int) -> int:
 
 def check_settled(transition: OnRun, run: Row) -> None:
     """No operation may be left in the air when a run ends."""
-    if run["open_operations"] or run["unknown_operations"]:
+    left = {what: run[f"{what}_operations"] for what in ("awaiting", "pending", "unknown")}
+    if any(left.values()):
+        found = ", ".join(f"{n} {what}" for what, n in left.items() if n)
         raise PreconditionFailed(
-            f"{type(transition).__name__}: run {transition.run_id!r} still has {run['open_operations']} open and "
-            f"{run['unknown_operations']} unknown operations. Settle them first; nothing was changed."
+            f"{type(transition).__name__}: run {transition.run_id!r} still has operations that are not settled "
+            f"({found}). Settle them first; nothing was changed."
         )
 
 
@@ -102,16 +115,21 @@ class ClaimRun(OnRun):
     moves: ClassVar = ((R.WAITING, R.RUNNING), (R.WAITING, R.COMPENSATING))
     kind: ClassVar = Kind.LEASE
     by: ClassVar = "worker (new fence)"
-    needs: ClassVar = "no live worker holds it; a waiting run is due; the store is adopted"
+    needs: ClassVar = (
+        "the worker is alive, and no other that is alive holds it; a waiting run is due; the store is adopted"
+    )
 
     worker: str
-    takeover: bool = False
-    """The caller knows that the holder is dead or has lost its lease."""
+
+    def loads(self) -> tuple[Load, ...]:
+        return (("workers", STORE, self.worker),)
 
     def decide(self, view: View) -> list[Draft]:
         run = self._check_run(view)
         held = run["worker"]
-        if held is not None and held != self.worker and not self.takeover:
+        if not _alive(view, self.worker):
+            raise StaleFence(f"worker {self.worker!r} was declared lost or never registered; stop, and register anew.")
+        if held is not None and held != self.worker and _alive(view, held):
             raise PreconditionFailed(f"run {self.run_id!r} is held by worker {held!r}. Nothing was changed.")
         if run["status"] == R.WAITING and (run["wake_at"] is None or run["wake_at"] > view.now):
             raise PreconditionFailed(f"run {self.run_id!r} waits for {run['waits_for']!r} and is not due yet.")
@@ -122,10 +140,14 @@ class ClaimRun(OnRun):
         if held is not None:
             row["crashes"] = run["crashes"] + 1
         if run["status"] == R.WAITING:
-            undoing = run["resume_to"] == R.COMPENSATING
-            row |= {"status": R.COMPENSATING if undoing else R.RUNNING, "wake_at": None, "waits_for": None}
+            row |= woken(run)
         data = {"worker": self.worker, "fence": fence, "taken_from": held}
         return [Draft(Kind.LEASE, data, {"runs": {"": row}})]
+
+
+def _alive(view: View, worker: str) -> bool:
+    row = view.row("workers", STORE, worker)
+    return row is not None and row["status"] == WorkerStatus.ALIVE
 
 
 @dataclass(kw_only=True, slots=True)
@@ -246,7 +268,7 @@ class TakeSnapshot(OnRun):
 class ParkRun(OnRun):
     """The run waits for a time, a signal, an approval or another run, and holds no worker."""
 
-    sources: ClassVar = (R.RUNNING,)
+    sources: ClassVar = (R.RUNNING, R.COMPENSATING)
     targets: ClassVar = (R.WAITING,)
     kind: ClassVar = Kind.WAIT
     needs: ClassVar = "it says what it waits for"
@@ -258,6 +280,8 @@ class ParkRun(OnRun):
         run = self._check_run(view)
         data, of_run, of_steps = self._boundary(view, run)
         of_run |= LEAVES_WORKER | {"status": R.WAITING, "waits_for": self.waits_for, "wake_at": self.wake_at}
+        if run["status"] == R.COMPENSATING:
+            of_run["resume_to"] = R.COMPENSATING
         data |= {"waits_for": self.waits_for, "wake_at": self.wake_at}
         return [Draft(Kind.WAIT, data, _sets(of_run, of_steps))]
 
@@ -309,7 +333,7 @@ class FinishRun(OnRun):
         run = self._check_run(view)
         check_settled(self, run)
         data, of_run, of_steps = self._boundary(view, run)
-        of_run |= LEAVES_WORKER | {"status": R.SUCCEEDED, "finished_at": view.now}
+        of_run |= ended(run, R.SUCCEEDED, view.now)
         return [Draft(Kind.RUN_FINISHED, {**data, "output": self.output}, _sets(of_run, of_steps))]
 
 
@@ -331,12 +355,8 @@ class FailRun(OnRun):
         run = self._check_run(view)
         check_settled(self, run)
         data, of_run, of_steps = self._boundary(view, run)
-        of_run |= LEAVES_WORKER | {
-            "status": R.FAILED,
-            "finished_at": view.now,
-            "error_class": self.error_class,
-            "fingerprint": self.fingerprint,
-        }
+        of_run |= ended(run, R.FAILED, view.now)
+        of_run |= {"error_class": self.error_class, "fingerprint": self.fingerprint}
         data = {**self.data, **data, "error_class": self.error_class, "message": self.message}
         return [Draft(Kind.RUN_FINISHED, data, _sets(of_run, of_steps))]
 
@@ -347,26 +367,100 @@ class StopAtBoundary(OnRun):
 
     sources: ClassVar = (R.RUNNING, R.COMPENSATING)
     targets: ClassVar = (R.CANCELLED, R.PAUSED)
+    moves: ClassVar = ((R.RUNNING, R.CANCELLED), (R.RUNNING, R.PAUSED), (R.COMPENSATING, R.PAUSED))
     kind: ClassVar = Kind.WAIT
-    needs: ClassVar = "a cancel or pause was requested; no operation is open; for a cancel, none is unknown"
+    needs: ClassVar = (
+        "a cancel or pause was requested (what is being undone is undone to its end before a cancel takes effect); no "
+        "operation is pending; for a cancel, none awaits approval or is unknown"
+    )
 
     def decide(self, view: View) -> list[Draft]:
         run = self._check_run(view)
-        if not (run["cancel_requested"] or run["pause_requested"]):
+        if not stop_requested(run):
             raise PreconditionFailed(f"nobody asked run {self.run_id!r} to stop. Nothing was changed.")
         data, of_run, of_steps = self._boundary(view, run)
-        of_run |= LEAVES_WORKER | stopped(self, view, run)
-        return [Draft(Kind.WAIT, {**data, "stopped": of_run["status"]}, _sets(of_run, of_steps))]
+        sets = stopped(self, view, run)
+        of_run |= LEAVES_WORKER | sets["runs"][""]
+        sets["runs"] = {"": of_run}
+        for step, columns in of_steps.items():
+            sets.setdefault("steps", {}).setdefault(step, {}).update(columns)
+        return [Draft(Kind.WAIT, {**data, "stopped": of_run["status"]}, sets)]
+
+
+def stop_requested(run: Row) -> bool:
+    return bool(run["pause_requested"] or (run["cancel_requested"] and run["status"] != R.COMPENSATING))
 
 
 def stopped(transition: OnRun, view: View, run: Row) -> dict[str, Any]:
-    """The columns of a run that a requested cancel or pause has stopped."""
-    if run["cancel_requested"]:
+    """The changes that stop a run whose cancel or pause was requested.
+
+    A paused run never goes back to waiting: it runs, and its worker finds out again what there is to wait for. One that
+    needs an operator goes back to that; its `why` stays.
+    """
+    if run["cancel_requested"] and run["status"] != R.COMPENSATING:
+        check_settled(transition, run | {"awaiting_operations": 0})
+        row = {**NO_WHY, **NO_WAIT, **NO_REQUESTS, "status": R.CANCELLED, "finished_at": view.now}
+        if not run["awaiting_operations"]:
+            return {"runs": {"": row}}
+        return {"runs": {"": row | {"awaiting_operations": 0}}, **_withdrawn(transition, view)}
+    if run["pending_operations"]:
         check_settled(transition, run)
-        return {**NO_WHY, "status": R.CANCELLED, "finished_at": view.now, "cancel_requested": 0, "pause_requested": 0}
-    if run["open_operations"]:
-        check_settled(transition, run)
-    return {"status": R.PAUSED, "pause_requested": 0, "resume_to": run["status"]}
+    row = {**NO_WAIT, "status": R.PAUSED, "pause_requested": 0}
+    if run["status"] == R.WAITING:
+        row["resume_to"] = run["resume_to"] or R.RUNNING
+    elif run["status"] != R.NEEDS_OPERATOR:
+        row["resume_to"] = run["status"]
+    return {"runs": {"": row}}
+
+
+def _withdrawn(transition: OnRun, view: View) -> dict[str, Any]:
+    """What awaits approval when a run is cancelled will never be called."""
+    sets: dict[str, Any] = {"operations": {}, "steps": {}, "approvals": {}, "decisions": {}}
+    why = "withdrawn: the run was cancelled"
+    for step in view.awaiting(transition.run_id):
+        sets["operations"][step] = {"status": OperationStatus.DENIED, "ended_at": view.now, "error": why}
+        sets["steps"][step] = {"status": "failed", "ended_at": view.now}
+        approval = latest_approval(view, transition.run_id, step)
+        if approval is not None and approval["status"] in {ApprovalStatus.ASKED, ApprovalStatus.GIVEN}:
+            key = approval_key(step, approval["n"])
+            sets["approvals"][key] = {"status": ApprovalStatus.EXPIRED, "reason": why}
+            sets["decisions"] |= lapsed(transition, view, approval)
+    return {table: rows for table, rows in sets.items() if rows}
+
+
+def approval_key(step: str, n: int) -> str:
+    return f"{step}/{n}"
+
+
+def latest_approval(view: View, run_id: str, step: str) -> Row | None:
+    """The approval asked for last; a new one is asked only after the one before it ended."""
+    latest, n = None, 1
+    while (row := view.row("approvals", run_id, approval_key(step, n))) is not None:
+        latest, n = row, n + 1
+    return latest
+
+
+def lapsed(transition: OnRun, view: View, approval: Row) -> dict[str, Any]:
+    """The decision to approve, if there is one, ends without having been carried out."""
+    if approval["status"] != ApprovalStatus.GIVEN:
+        return {}
+    ended = {"status": DecisionStatus.EXPIRED, "ended_at": view.now, "ended_by": transition.actor}
+    return {str(approval["touched"]): ended}  # the event that gave it recorded the decision
+
+
+NO_WAIT: dict[str, Any] = {"waits_for": None, "wake_at": None}
+NO_REQUESTS: dict[str, Any] = {"cancel_requested": 0, "pause_requested": 0}
+
+
+def woken(run: Row) -> dict[str, Any]:
+    """A waiting run goes on where it was: forward, or undoing."""
+    status = R.COMPENSATING if run["resume_to"] == R.COMPENSATING else R.RUNNING
+    return {**NO_WAIT, "status": status, "resume_to": None}
+
+
+def ended(run: Row, status: RunStatus, now: int) -> dict[str, Any]:
+    row = {**LEAVES_WORKER, "status": status, "finished_at": now}
+    return row | NO_REQUESTS if run["cancel_requested"] or run["pause_requested"] else row
 
 
 @dataclass(kw_only=True, slots=True)
@@ -374,8 +468,8 @@ class SendSignal(OnRun):
     """A message from outside. It is kept if nobody waits for it yet, and counted once however often it comes."""
 
     sources: ClassVar = tuple(sorted(set(R) - FINISHED))
-    targets: ClassVar = (UNCHANGED, R.RUNNING)
-    moves: ClassVar = ((R.WAITING, R.RUNNING),)
+    targets: ClassVar = (UNCHANGED, R.RUNNING, R.COMPENSATING)
+    moves: ClassVar = ((R.WAITING, R.RUNNING), (R.WAITING, R.COMPENSATING))
     kind: ClassVar = Kind.SIGNAL
     by: ClassVar = ANYONE
     needs: ClassVar = "the run has not finished"
@@ -397,7 +491,7 @@ class SendSignal(OnRun):
             }
         }
         if run["status"] == R.WAITING and run["waits_for"] == f"signal:{self.name}":
-            sets["runs"] = {"": {"status": R.RUNNING, "waits_for": None, "wake_at": None}}
+            sets["runs"] = {"": woken(run)}
         return [Draft(Kind.SIGNAL, {"id": self.signal_id, "name": self.name, "payload": self.payload}, sets)]
 
 

@@ -1,4 +1,4 @@
-"""What concerns the whole store: freezes, workers, batches, adoption of a copy, pruning. Kept in the store's own log."""
+"""What concerns the whole store: freezes, workers, batches, adopting a copy, pruning. Kept in the store's own log."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import Any, ClassVar
 
 from walkback_store.errors import NotFound, PreconditionFailed
 from walkback_store.log import Draft, Row
-from walkback_store.machine.base import NONE, OPERATOR, SYSTEM, WORKER, Load, Transition, View, require_reason
+from walkback_store.machine.base import NONE, OPERATOR, STORE, SYSTEM, WORKER, Load, Transition, View, require_reason
 from walkback_store.values import encode
 from walkback_store.words import BatchStatus, FreezeScope, Kind, OperationStatus, WorkerStatus
-
-STORE = "@store"
 
 
 @dataclass(kw_only=True, slots=True)

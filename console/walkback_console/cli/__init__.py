@@ -1,0 +1,44 @@
+"""The `walkback` command: what a person or a script can ask of a store without opening the console.
+
+`commands` is the surface (names, options, help), `reading` and `keeping` do the work, and `printing` is the one way
+out for text. Only `commands` is loaded before a command is known, so that `walkback --help` need not wait for SQLAlchemy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+
+FINE, REFUSED, USAGE, UNREACHABLE, NOT_WRITTEN = 0, 1, 2, 3, 4
+"""Exit codes, as docs/cli.md lists them. Ctrl-C is 130."""
+
+
+def main() -> None:
+    """The entry point. Errors of the store are one line on stderr, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError, io.UnsupportedOperation):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    from walkback_console.cli.commands import app
+
+    try:
+        app(prog_name="walkback")
+    except Exception as error:
+        code = _told(error)
+        if code is None:
+            raise
+        sys.exit(code)
+
+
+def _told(error: Exception) -> int | None:
+    """Say what went wrong, if it is something a person can be told; the exit code for it."""
+    from walkback_console.cli.session import exit_code_of
+    from walkback_console.safe_text import safe
+
+    code = exit_code_of(error)
+    if code is not None:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            for line in (str(error), *getattr(error, "__notes__", ())):
+                print(f"walkback: {safe(line)}", file=sys.stderr)
+    return code

@@ -1,0 +1,239 @@
+"""Names, options and help of every command, and nothing else: docs/cli.md says the same, and a test holds them together."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from walkback_console.cli.session import Session
+from walkback_console.plain_words import parse_duration
+
+app = typer.Typer(
+    name="walkback",
+    help="Look at, check and keep a Walkback store: the runs of agents, and what they did to the world.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Status(StrEnum):
+    """The words of `walkback_store.words.RunStatus`, repeated so that `--help` does not load the store. A test compares."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    PAUSED = "paused"
+    NEEDS_OPERATOR = "needs_operator"
+    COMPENSATING = "compensating"
+    COMPENSATED = "compensated"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+def _duration(text: str) -> int:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        show_default=False,
+        help="A path, sqlite:///path or postgresql://host/database. Else WALKBACK_STORE, else ./walkback.db.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON for scripts instead of text for people.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or the beginning of one.")]
+
+
+def _session(ctx: typer.Context, store: str | None, as_json: bool) -> Session:
+    return Session(store or ctx.obj, as_json)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"walkback {version('walkback')}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def walkback(
+    ctx: typer.Context,
+    store: StoreOption = None,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    ctx.obj = store
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def inbox(
+    ctx: typer.Context,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many rows at most.")] = 50,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What needs a person, most urgent first; alike things are one row."""
+    from walkback_console.cli import reading
+
+    reading.inbox(_session(ctx, store, as_json), limit)
+
+
+@app.command()
+def runs(
+    ctx: typer.Context,
+    prefix: Annotated[str | None, typer.Argument(metavar="[PREFIX]", help="Only ids that begin with this.")] = None,
+    status: Annotated[list[Status] | None, typer.Option(help="Only this status; may be given again.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only runs of this agent.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Only runs with this tag.")] = None,
+    since: Annotated[
+        int | None, typer.Option(parser=_duration, metavar="AGE", help="Only runs started in the last 2h, 3d, ...")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many runs at most.")] = 50,
+    after: Annotated[
+        str | None, typer.Option(metavar="PLACE", help="Go on where a page ended: its `older`, as printed.")
+    ] = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """A page of runs, newest first (in the order of their ids with a PREFIX)."""
+    from walkback_console.cli import reading
+
+    statuses = [s.value for s in status or ()]
+    reading.runs(_session(ctx, store, as_json), prefix, statuses, agent, tag, since, limit, after)
+
+
+@app.command()
+def show(
+    ctx: typer.Context,
+    run: RunArgument,
+    every: Annotated[bool, typer.Option("--all", help="Every step, not only the newest 50.")] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """One run: where it stands and why, its steps, and what is known about each call that is not settled."""
+    from walkback_console.cli import reading
+
+    reading.show(_session(ctx, store, as_json), run, every)
+
+
+@app.command()
+def events(
+    ctx: typer.Context,
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run's id, the beginning of one, or @store for the store's own log.")
+    ],
+    after: Annotated[int, typer.Option(min=0, metavar="SEQ", help="Only events after this number.")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as events happen, until Ctrl-C.")] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The events of one run, in order; with --json, one object a line."""
+    from walkback_console.cli import reading
+
+    reading.events(_session(ctx, store, as_json), run, after, follow)
+
+
+@app.command()
+def stats(ctx: typer.Context, store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """How many runs, events and snapshots there are, and what they take."""
+    from walkback_console.cli import keeping
+
+    keeping.stats(_session(ctx, store, as_json))
+
+
+# --- checking ----------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def doctor(ctx: typer.Context, store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Check what the store stands on (SQLite library, schema, file mode, home, clock) and say what to do."""
+    from walkback_console.cli import doctor
+
+    doctor.doctor(_session(ctx, store, as_json))
+
+
+@app.command()
+def fsck(
+    ctx: typer.Context,
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Check this run only.")] = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Unpack every snapshot as well.")] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fold the event log again, and report every row, event or snapshot that does not agree with it."""
+    from walkback_console.cli import keeping
+
+    keeping.fsck(_session(ctx, store, as_json), run, deep)
+
+
+@app.command()
+def audit(ctx: typer.Context, run: RunArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Verify one run's chain of events, and list who did what."""
+    from walkback_console.cli import keeping
+
+    keeping.audit(_session(ctx, store, as_json), run)
+
+
+# --- keeping -----------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def backup(
+    ctx: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to; never overwritten.")],
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy a SQLite store to a new file while others write. The copy runs nothing until it is adopted."""
+    from walkback_console.cli import keeping
+
+    keeping.backup(_session(ctx, store, as_json), file)
+
+
+@app.command()
+def prune(
+    ctx: typer.Context,
+    older_than: Annotated[
+        int,
+        typer.Option(parser=_duration, metavar="AGE", show_default=False, help="Runs that finished before: 30d, 12h."),
+    ],
+    yes: YesOption = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Reduce finished runs to their audit trail. Never touches a run that waits for a person."""
+    from walkback_console.cli import keeping
+
+    keeping.prune(_session(ctx, store, as_json), older_than, yes)
+
+
+@app.command()
+def adopt(
+    ctx: typer.Context,
+    reason: Annotated[str, typer.Option(show_default=False, help="Why; stored with the decision.")],
+    yes: YesOption = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a copy or a restored backup run from here on. Only when the original is gone."""
+    from walkback_console.cli import keeping
+
+    keeping.adopt(_session(ctx, store, as_json), reason, yes)
