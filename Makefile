@@ -11,7 +11,7 @@ ARGS ?=
 help: ## Show what each target does
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  PYTHON=python3.12 chooses the interpreter; ARGS='...' is passed on by test, faults and bench."
+	@echo "  PYTHON=python3.12 chooses the interpreter; ARGS='...' is passed on by test, faults, bench and demo."
 
 install: $(STAMP) ## Create .venv and install everything for development
 
@@ -40,12 +40,12 @@ faults: $(STAMP) ## Run the fault tests at full length
 bench: $(STAMP) ## Run the benchmarks and write bench/results.json
 	$(BIN)/python -m bench $(ARGS)
 
-demo: $(STAMP) ## Tell a short story with a real agent
-	$(BIN)/python -m examples.story
+demo: $(STAMP) ## Kill a worker at the worst moment, and see what its record makes of it
+	$(BIN)/python -m examples.story $(ARGS)
 
 docs: $(STAMP) ## Write docs/state-machine.md from the code
 	$(BIN)/python -m walkback_store.machine.document docs/state-machine.md
 
 clean: ## Remove everything that was made here
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

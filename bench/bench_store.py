@@ -33,7 +33,7 @@ from walkback_store.machine.runs import StartRun
 from walkback_store.machine.store_wide import RegisterWorker
 from walkback_store.sqlite_library import sqlite3
 from walkback_store.store import Store
-from walkback_store.values import encode
+from walkback_store.values import encode, fingerprint
 from walkback_store.words import Answer, Evidence, OperationStatus
 
 SEED = 11
@@ -108,13 +108,10 @@ class Words:
 
 
 def intend(worker: str, run_id: str, fence: int, i: int, state: bytes) -> Intend:
-    call = Call(
-        tool="send_mail",
-        args={"order": i},
-        args_hash=f"{i:064x}",
-        key=f"{run_id}:{i}:send_mail:{i:08x}",
-        can_verify=True,
-    )
+    args = {"order": i}
+    args_hash = fingerprint(args)
+    key = f"{run_id}:{i}:send_mail:{args_hash[:8]}"
+    call = Call(tool="send_mail", args=args, args_hash=args_hash, key=key, can_verify=True)
     return Intend(
         actor=f"worker:{worker}", run_id=run_id, fence=fence, step=str(i), call=call, worker=worker, state=state
     )

@@ -1,7 +1,8 @@
 """A store with very many runs, written past the state machine: straight into the projections, without any events.
 
 Good for measuring queries and nothing else (`fsck` would report every row). Ages, agents and statuses are mixed over
-the whole time; most runs have succeeded, some thousands wait for a person.
+the whole time, and most runs have succeeded. What waits for a person looks like the aftermath of some outages: bursts
+of the same tool and error within minutes, and single cases scattered over months.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import sql
+from sqlalchemy import Table, column, insert, table
+from sqlalchemy.dialects import sqlite
 
+from walkback_store import schema
 from walkback_store.sqlite_library import sqlite3
 
 SEED = 7
@@ -34,32 +38,18 @@ AGENTS = (
     "support-first-line",
 )
 RARE_AGENT = "yearly-audit"
+UNSERVED = "3"
+"""A version of an agent that no worker has."""
 TOOLS = ("charge_card", "create_ticket", "issue_refund", "order_stock", "rotate_key", "send_mail", "ship", "transfer")
 ERRORS = ("ConnectTimeout", "ReadTimeout", "ConnectionReset", "BadGateway", None)
-WHYS = ("unknown",) * 16 + ("diverged", "duplicate_suspected", "compensation_failed", "budget_spent")
+WHYS = ("unknown",) * 16 + ("diverged", "drift", "compensation_failed", "budget_spent")
 PARKED = 5_000
+IN_BURSTS = 3_000
+BURST = 60
 ASKED = 2_000
-NO_WORKER = 200
-WORKER_LOST = 100
-HELD = 500
-RARE = 300
-
-RUN_COLUMNS = (
-    "run_no", "run_id", "agent", "agent_version", "status", "status_seq", "why", "why_step", "why_since", "worker",
-    "fence", "tags", "input_digest", "position", "steps", "last_step", "snapshots", "last_snapshot",
-    "created_at", "updated_at", "finished_at", "head_seq", "head_hash",
-)  # fmt: skip
-OPERATION_COLUMNS = (
-    "run_no", "step", "tool", "tool_version", "effect", "status", "touched", "args_hash", "stake", "stake_value",
-    "compensate", "attempts", "duplicate_suspected", "error_class", "started_at", "ended_at",
-)  # fmt: skip
-APPROVAL_COLUMNS = (
-    "run_no", "step", "n", "status", "touched", "digest", "rule", "asked_at", "expires_at",
-)  # fmt: skip
-WORKER_COLUMNS = (
-    "worker", "status", "host", "boot_id", "pid", "process_started", "agents", "lease", "started_at", "beat", "beat_at",
-)  # fmt: skip
-TAG_COLUMNS = ("tag", "created_at", "run_no")
+COUNTS = {"asked": ASKED, "no_worker": 200, "worker_lost": 100, "held": 500, "free": 300, "asleep": 20_000, "rare": 300}
+OPERATIONS_OF = 10
+"""Every so many runs have an operation, so that what the inbox looks for is not all there is."""
 
 Values = tuple[Any, ...]
 
@@ -83,12 +73,24 @@ class _Plan:
         self.runs = runs
         self.filled = Filled(runs, START + (runs + 100) * SPACING)
         pick = random.Random(SEED)
-        wanted = {
-            "parked": PARKED, "asked": ASKED, "no_worker": NO_WORKER, "worker_lost": WORKER_LOST, "held": HELD,
-            "rare": RARE,
-        }  # fmt: skip
-        chosen = iter(pick.sample(range(1, runs + 1), sum(wanted.values())))
-        self.special = {next(chosen): kind for kind, n in wanted.items() for _ in range(n)}
+        self.special: dict[int, str] = {}
+        self.trouble: dict[int, tuple[str, str, str | None]] = {}
+        """Of a parked run: why, tool, error."""
+        for _ in range(IN_BURSTS // BURST):
+            first, outage = pick.randrange(1, runs - 4 * BURST), ("unknown", pick.choice(TOOLS), pick.choice(ERRORS))
+            for number in range(first, first + 2 * BURST, 2):
+                self._park(number, outage)
+        while len(self.special) < PARKED:
+            self._park(pick.randrange(1, runs + 1), (pick.choice(WHYS), pick.choice(TOOLS), pick.choice(ERRORS)))
+        for kind, wanted in COUNTS.items():
+            for _ in range(wanted):
+                while (number := pick.randrange(1, runs + 1)) in self.special:
+                    pass
+                self.special[number] = kind
+
+    def _park(self, number: int, trouble: tuple[str, str, str | None]) -> None:
+        self.special[number] = "parked"
+        self.trouble[number] = trouble
 
     def tags(self, number: int) -> list[str]:
         found = []
@@ -100,76 +102,120 @@ class _Plan:
             found.append("incident-42")
         return found
 
-    def run_rows(self) -> Iterator[Values]:
+    def several(self, number: int) -> int:
+        """How many operations of a parked run are unknown: now and then, a whole parallel block."""
+        if self.trouble[number][0] != "unknown":
+            return 0
+        return 3 if number % 20 == 0 else 1
+
+    def rows_of_runs(self) -> Iterator[Values]:
         pick = random.Random(SEED)
         head = bytes(32)
         digest = "0" * 64
         rest = ("succeeded", "failed", "cancelled", "compensated", "paused")
         shares = (0.94, 0.04, 0.01, 0.009, 0.001)
+        statuses = {"parked": "needs_operator", "asked": "waiting", "asleep": "waiting"}
+        workers = {"worker_lost": "lost", "held": "alive-1"}
         for number in range(1, self.runs + 1):
             kind = self.special.get(number)
             agent = RARE_AGENT if kind == "rare" else pick.choice(AGENTS)
+            version = UNSERVED if kind == "no_worker" else "1"
             created = self.filled.created(number)
             ended: int | None = created + pick.randrange(1, 600) * SECOND
-            why = why_step = why_since = worker = None
+            touched = created + 30 * SECOND
+            why = why_step = why_since = wake = waits = None
+            unknown = 0
             if kind is None or kind == "rare":
                 (status,) = pick.choices(rest, shares)
                 if status == "paused":
                     ended = None
             else:
                 ended = None
-                status = {"parked": "needs_operator", "asked": "waiting"}.get(kind, "running")
+                status = statuses.get(kind, "running")
                 if kind == "parked":
-                    why, why_step, why_since = pick.choice(WHYS), "3", created + 30 * SECOND
-                elif kind in {"worker_lost", "held"}:
-                    worker = "lost" if kind == "worker_lost" else "alive"
+                    why, why_step, why_since = self.trouble[number][0], "3", touched
+                    unknown = self.several(number)
+                elif kind == "asleep":
+                    wake, waits = self.filled.now + number % 9_000 * SECOND, "time"
+                elif kind == "asked":
+                    waits = "approval:3"
+                elif kind == "free":
+                    touched = self.filled.now - number % 60 * SECOND
             tags = self.tags(number)
             yield (
-                number, run_id(number), agent, "1", status, 9, why, why_step, why_since, worker, 1,
-                "[" + ",".join(f'"{tag}"' for tag in tags) + "]" if tags else None,
-                digest, 4, 4, "3", 5, 4, created, ended or created + 30 * SECOND, ended, 12, head,
+                number, run_id(number), agent, version, status, 9, why, why_step, why_since, workers.get(kind or ""), 1,
+                wake, waits, "[" + ",".join(f'"{tag}"' for tag in tags) + "]" if tags else None,
+                digest, 4, 4, "3", 5, 4, unknown, created, ended or touched, ended, 12, head,
             )  # fmt: skip
 
-    def tag_rows(self) -> list[Values]:
+    def rows_of_tags(self) -> list[Values]:
         return sorted(
             (tag, self.filled.created(number), number)
             for number in range(1, self.runs + 1)
             for tag in self.tags(number)
         )
 
-    def operation_rows(self) -> Iterator[Values]:
+    def rows_of_operations(self) -> Iterator[Values]:
         pick = random.Random(SEED)
-        for number, kind in sorted(self.special.items()):
-            if kind not in {"parked", "asked", "held"}:
+        for number in range(1, self.runs + 1):
+            kind = self.special.get(number)
+            if kind not in {"parked", "asked", "held"} and number % OPERATIONS_OF:
                 continue
             at = self.filled.created(number) + 20 * SECOND
-            status = {"parked": "unknown", "asked": "awaiting_approval", "held": "succeeded"}[kind]
+            tool, error, count = pick.choice(TOOLS), None, 1
+            status = {"parked": "unknown", "asked": "awaiting_approval"}.get(kind or "", "succeeded")
+            if kind == "parked":
+                _, tool, error = self.trouble[number]
+                count = self.several(number)
+                if not count:
+                    status, count = "succeeded", 1
             ended = None if kind == "asked" else at + 10 * SECOND
             suspected = int(kind == "held" and pick.random() < 0.1)
-            error = pick.choice(ERRORS) if kind == "parked" else None
-            compensate = "undo" if pick.random() < 0.5 else None
-            yield (
-                number, "3", pick.choice(TOOLS), "1", "write", status, 9, "0" * 64, "EUR 12.50", 12.5,
-                compensate, int(kind != "asked"), suspected, error, at, ended,
-            )  # fmt: skip
+            compensate = "undo" if len(tool) % 2 else None
+            for branch in range(count):
+                cents = pick.randrange(100, 100_000)
+                yield (
+                    number, "3" if not branch else f"3.{branch}", tool, "1", "write", status, 9, "0" * 64,
+                    f"{tool} for {number}", f"EUR {cents / 100:.2f}", cents / 100,
+                    compensate, int(kind != "asked"), suspected, error, at, ended,
+                )  # fmt: skip
 
-    def approval_rows(self) -> Iterator[Values]:
+    def rows_of_approvals(self) -> Iterator[Values]:
         for number, kind in sorted(self.special.items()):
             if kind == "asked":
                 at = self.filled.created(number) + 20 * SECOND
                 expires = self.filled.now + number % 86_400 * SECOND
                 yield number, "3", 1, "asked", 9, "0" * 64, "over_limit", at, expires
 
-    def worker_rows(self) -> Iterator[Values]:
-        for name in ("alive", "lost"):
-            yield name, name, "host", "boot", 1, "1", "{}", 5 * SECOND, START, 1, self.filled.now
+    def rows_of_workers(self) -> Iterator[Values]:
+        agents = "{" + ",".join(f'"{agent}":["1"]' for agent in (*AGENTS, RARE_AGENT)) + "}"
+        beat = (1, self.filled.now)
+        yield "lost", "lost", "host", "boot", 1, "1", agents, 5 * SECOND, START, START + SECOND, *beat
+        for n in range(5):
+            yield f"alive-{n}", "alive", "host", "boot", 1, "1", agents, 5 * SECOND, START, None, *beat
+        for n in range(2_000):
+            yield f"old-{n}", "stopped", "host", "boot", 1, "1", agents, 5 * SECOND, START, START + SECOND, *beat
 
-    def tables(self) -> Iterator[tuple[str, tuple[str, ...], Iterator[Values]]]:
-        yield "runs", RUN_COLUMNS, self.run_rows()
-        yield "run_tags", TAG_COLUMNS, iter(self.tag_rows())
-        yield "operations", OPERATION_COLUMNS, self.operation_rows()
-        yield "approvals", APPROVAL_COLUMNS, self.approval_rows()
-        yield "workers", WORKER_COLUMNS, self.worker_rows()
+    def tables(self) -> Iterator[tuple[Table, tuple[str, ...], Iterator[Values]]]:
+        yield schema.runs, (
+            "run_no", "run_id", "agent", "agent_version", "status", "status_seq", "why", "why_step", "why_since",
+            "worker", "fence", "wake_at", "waits_for", "tags", "input_digest", "position", "steps", "last_step",
+            "snapshots", "last_snapshot", "unknown_operations", "created_at", "updated_at",
+            "finished_at", "head_seq", "head_hash",
+        ), self.rows_of_runs()  # fmt: skip
+        yield schema.run_tags, ("tag", "created_at", "run_no"), iter(self.rows_of_tags())
+        yield schema.operations, (
+            "run_no", "step", "tool", "tool_version", "effect", "status", "touched", "args_hash", "description",
+            "stake", "stake_value", "compensate", "attempts", "duplicate_suspected", "error_class", "started_at",
+            "ended_at",
+        ), self.rows_of_operations()  # fmt: skip
+        yield schema.approvals, (
+            "run_no", "step", "n", "status", "touched", "digest", "rule", "asked_at", "expires_at",
+        ), self.rows_of_approvals()  # fmt: skip
+        yield schema.workers, (
+            "worker", "status", "host", "boot_id", "pid", "process_started", "agents", "lease", "started_at",
+            "ended_at", "beat", "beat_at",
+        ), self.rows_of_workers()  # fmt: skip
 
 
 def fill_sqlite(path: Path, runs: int) -> Filled:
@@ -179,9 +225,10 @@ def fill_sqlite(path: Path, runs: int) -> Filled:
         db.execute("PRAGMA synchronous = OFF")
         db.execute("PRAGMA cache_size = -400000")
         db.execute("BEGIN IMMEDIATE")
-        for table, columns, rows in plan.tables():
-            marks = ", ".join("?" * len(columns))
-            db.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)
+        for of, columns, rows in plan.tables():
+            # Not the store's own table: its defaults would add columns.
+            bare = table(of.name, *map(column, columns))
+            db.executemany(str(insert(bare).compile(dialect=sqlite.dialect())), rows)
         db.execute("COMMIT")
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return plan.filled
@@ -190,9 +237,9 @@ def fill_sqlite(path: Path, runs: int) -> Filled:
 def fill_postgres(url: str, runs: int) -> Filled:
     plan = _Plan(runs)
     with psycopg.connect(url, autocommit=True) as db:
-        for table, columns, rows in plan.tables():
+        for of, columns, rows in plan.tables():
             names = sql.SQL(", ").join(map(sql.Identifier, columns))
-            into = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(table), names)
+            into = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(of.name), names)
             with db.cursor().copy(into) as copy:
                 for row in rows:
                     copy.write_row(row)

@@ -27,10 +27,12 @@ from walkback_store.log import Row
 from walkback_store.machine.base import Transition
 from walkback_store.machine.store_wide import STORE
 from walkback_store.snapshots import SnapshotCache
-from walkback_store.work import Work
+from walkback_store.work import Known, Work
 
 T = TypeVar("T")
 RECONNECT_PAUSE = 0.05
+LAST = "\U0010ffff"
+"""Above every run id: the store's own log is locked after all runs."""
 Result = "Committed | StoreError"
 Plan = Callable[[Work], Sequence[Transition]]
 
@@ -67,6 +69,7 @@ class Engine:
         self._clock = clock
         self._wait = wait
         self._cache = SnapshotCache()
+        self._known = Known()
         self._writing = threading.RLock()
         self._gate = threading.Lock()
         self._leading = False
@@ -187,6 +190,7 @@ class Engine:
 
     def _reconnect(self, deadline: float, transitions: Sequence[Transition], committing: bool) -> None:
         self._cache.forget()
+        self._known.forget()
         while True:
             try:
                 self.backend.reconnect()
@@ -206,6 +210,8 @@ class Engine:
         backend = self.backend
         backend.begin(strict)
         try:
+            if not backend.alone():
+                self._known.forget()
             work = self._work()
             transitions = plan(work)
             results = self._apply(work, transitions)
@@ -213,8 +219,10 @@ class Engine:
                 backend.rollback()
                 return results
             backend.commit(work.writes())
+            work.remember()
         except BaseException:
             self._cache.forget()
+            self._known.forget()
             backend.rollback()
             raise
         if strict:
@@ -225,14 +233,14 @@ class Engine:
 
     def _work(self) -> Work:
         clock = self.backend.clock() if self._clock is None else None
-        return Work(self.backend, self._cache, clock, self._now(), self.home)
+        return Work(self.backend, self._cache, self._known, clock, self._now(), self.home)
 
     def _now(self) -> int:
         return self._clock() if self._clock is not None else time.time_ns() // 1000
 
     def _apply(self, work: Work, transitions: Sequence[Transition]) -> list[Committed | StoreError]:
         results: list[Any] = [None] * len(transitions)
-        order = sorted(range(len(transitions)), key=lambda i: transitions[i].log or "\U0010ffff")
+        order = sorted(range(len(transitions)), key=lambda i: transitions[i].log or LAST)
         work.prefetch(transitions)
         for i in order:
             transition = transitions[i]
@@ -275,6 +283,7 @@ class Engine:
     def _look_up(self, transition: Transition) -> Committed | StoreError | None:
         self.backend.begin(True)
         try:
+            self._known.forget()
             work = self._work()
             work.prefetch([transition])
             return self._recorded(work, transition)

@@ -44,6 +44,13 @@ class Unreachable(StoreError):
     """The database does not answer. What was committed before is safe; what was under way is reported separately."""
 
 
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+class TooSlow(StoreError):
+    """A question took longer than a screen waits for its answer, so it was given up. Runs are not affected."""
+
+
 # --- writing -----------------------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ is allocated, and whatever does not hold is `CorruptData`: reading takes no more
 
 from __future__ import annotations
 
+import functools
 import threading
 from hashlib import sha256
 from typing import Final
@@ -25,6 +26,8 @@ PRUNED: Final = 2
 """The first byte of a stored body."""
 
 _LEVEL: Final = 3
+_DELTA_LEVEL: Final = 9  # no slower than level 3 on what is mostly a match, and a twentieth smaller
+_SMALL_BASE: Final = 16 * 1024
 _BODY_LEVEL: Final = 6  # a tenth smaller than level 3, for a microsecond
 _MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _DIGEST_BYTES: Final = 32
@@ -52,7 +55,8 @@ def pack(data: bytes, base: bytes | None = None) -> bytes:
     if not base:
         return _codecs.compressor.compress(data)
     dictionary = zstandard.ZstdCompressionDict(base, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
-    parameters = _delta_parameters(len(data), len(base))
+    # Rounded up, so that a state that grows a little does not need parameters of its own.
+    parameters = _delta_parameters(_rounded(len(data)), _rounded(len(base)))
     return zstandard.ZstdCompressor(dict_data=dictionary, compression_params=parameters).compress(data)
 
 
@@ -69,6 +73,12 @@ def unpack(frame: bytes, base: bytes | None = None, *, max_bytes: int = MAX_BYTE
     return _decompress(zstandard.ZstdDecompressor(dict_data=dictionary), frame)
 
 
+def _rounded(size: int) -> int:
+    step = 1 << max(0, size.bit_length() - 3)
+    return -(-size // step) * step
+
+
+@functools.lru_cache(maxsize=256)
 def _delta_parameters(size: int, base_size: int) -> zstandard.ZstdCompressionParameters:
     """Parameters with which zstd finds a state in its predecessor, wherever in it and however large.
 
@@ -76,7 +86,8 @@ def _delta_parameters(size: int, base_size: int) -> zstandard.ZstdCompressionPar
     moved past it: with the level's own parameters a state of 5 MB would not match its predecessor at all. Above 16 MiB
     the level's strategy, which packs table entries tightly, indexes no more than that; a greedier one does.
     """
-    found = zstandard.ZstdCompressionParameters.from_level(_LEVEL, source_size=size, dict_size=base_size)
+    level = _LEVEL if base_size < _SMALL_BASE else _DELTA_LEVEL
+    found = zstandard.ZstdCompressionParameters.from_level(level, source_size=size, dict_size=base_size)
     window_log = max(found.window_log, min((size + base_size - 1).bit_length(), MAX_WINDOW_LOG))
     table_log = (base_size - 1).bit_length() - 3
     strategy = found.strategy
@@ -84,7 +95,7 @@ def _delta_parameters(size: int, base_size: int) -> zstandard.ZstdCompressionPar
         table_log = min(table_log, 23) + 1
         strategy = zstandard.STRATEGY_GREEDY
     return zstandard.ZstdCompressionParameters.from_level(
-        _LEVEL,
+        level,
         source_size=size,
         dict_size=base_size,
         window_log=window_log,
@@ -103,7 +114,7 @@ def pack_body(body: bytes) -> bytes:
     """A marker and the body, compressed if that makes it smaller."""
     frame = _codecs.body_compressor.compress(body)
     if len(frame) < len(body):
-        return b"\x01" + frame
+        return b"\x01" + frame[len(_MAGIC) :]  # the marker says as much
     return b"\x00" + body
 
 
@@ -111,7 +122,7 @@ def unpack_body(stored: bytes, *, max_bytes: int = MAX_BYTES) -> bytes:
     """The body that was packed; `BodyPruned` if only its digest is left."""
     marker = stored[0] if stored else None
     if marker == ZSTD_WITH_DICTIONARY_1:
-        frame = stored[1:]
+        frame = _MAGIC + stored[1:]
         _check_header(frame, max_bytes)
         return _decompress(_codecs.body_decompressor, frame)
     if marker == RAW:

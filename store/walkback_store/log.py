@@ -18,6 +18,7 @@ from sqlalchemy.sql.schema import ScalarElementColumnDefault
 
 from walkback_store import schema
 from walkback_store.errors import CorruptData
+from walkback_store.values import encode
 from walkback_store.words import Kind
 
 GENESIS = bytes(32)
@@ -58,13 +59,21 @@ class Event:
 
 
 def chain_hash(
-    previous: bytes, run_id: str, seq: int, at: int, kind: str, actor: str, step: str | None, digest: bytes
+    previous: bytes,
+    run_id: str,
+    seq: int,
+    at: int,
+    kind: str,
+    actor: str,
+    step: str | None,
+    transition: bytes | None,
+    digest: bytes,
 ) -> bytes:
     """The hash of an event over the one before it, its header and the digest of its body.
 
     The digest, not the body: so a pruned body leaves the chain provable.
     """
-    header = orjson.dumps([run_id, seq, at, kind, actor, step])
+    header = orjson.dumps([run_id, seq, at, kind, actor, step, None if transition is None else transition.hex()])
     return sha256(previous + digest + header).digest()
 
 
@@ -158,6 +167,16 @@ def new_row(table: str, run_no: int, key: str) -> Row:
         row["run_no"] = run_no
     row.update(zip(KEYS[table], parse_key(table, key), strict=True))
     return row
+
+
+def encode_body(data: Mapping[str, Any], changes: Changes) -> bytes:
+    """The canonical bytes of an event's body; what cannot be stored is refused with its path."""
+    facts = encode(data)
+    try:  # columns are plain scalars, which need no looking at
+        columns = orjson.dumps(changes, option=orjson.OPT_SORT_KEYS)
+    except TypeError:
+        columns = encode(changes)
+    return b'{"data":' + facts + b',"set":' + columns + b"}"
 
 
 _CONTROL = re.compile("\x00")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import uuid
@@ -11,15 +12,22 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, inspect, select, text, update
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from walkback_store import schema
 from walkback_store.backends.base import Backend
-from walkback_store.backends.sqlite import SQLiteBackend
+from walkback_store.backends.sqlite import PRIVATE, SQLiteBackend
 from walkback_store.errors import BadStoreURL, CannotOpen, NotAStore, SchemaTooNew, StoreError
 from walkback_store.log import GENESIS
+from walkback_store.sqlite_library import sqlite3
 
 DEFAULT_URL = "walkback.db"
+MIGRATIONS = Path(__file__).parent / "migrations"
+MEMORY = ":memory:"
+MAX_PORT = 65535
+KINDS = "Nothing was opened; give a path, sqlite:///path or postgresql://host/database."
+OURS = frozenset({"store_id", "epoch", "written_by"})
+"""Columns by which our `store` is told from somebody else's."""
 MIGRATION_LOCK = 0x57616C6C
 
 
@@ -33,60 +41,116 @@ def package_version() -> str:
 
 
 def choose_url(option: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
-    """`--store`, then `WALKBACK_STORE`, then ./walkback.db."""
-    return option or environ.get("WALKBACK_STORE") or DEFAULT_URL
+    """`--store`, then `WALKBACK_STORE`, then ./walkback.db. An empty option is kept, to be refused: it is a mistake."""
+    if option is not None:
+        return option
+    return environ.get("WALKBACK_STORE") or DEFAULT_URL
 
 
 def make_backend(url: str | os.PathLike[str], wait: float) -> Backend:
+    """The database behind an address. Looks at nothing but the address."""
     address = os.fspath(url)
-    if not address.strip():
-        raise BadStoreURL(
-            "the address of the store is empty. Give a path, sqlite:///path or postgresql://host/database."
-        )
+    if not address.strip() or "\0" in address:
+        raise BadStoreURL(f"the address of the store is empty, or is none. {KINDS}")
     if "://" not in address:
-        return SQLiteBackend(Path(address).expanduser().absolute(), wait)
+        return SQLiteBackend(_path(address), wait)
     try:
         parsed = make_url(address)
-    except (ArgumentError, ValueError) as error:
-        raise BadStoreURL(f"{_masked(address)!r} is not an address: {error}") from error
+    except (ArgumentError, ValueError) as error:  # not quoted: it may hold the password
+        raise BadStoreURL(f"{_masked(address)!r} cannot be read as an address. {KINDS}") from error
     kind = parsed.drivername.split("+", 1)[0]
     if kind == "sqlite":
-        if not parsed.database or parsed.database == ":memory:":
-            raise BadStoreURL("a store must outlive its process: give sqlite:///path, not an in-memory database.")
-        return SQLiteBackend(Path(parsed.database).expanduser().absolute(), wait)
+        if parsed.host:
+            raise BadStoreURL(
+                f"{_masked(address)!r} names a host, and SQLite has none. Nothing was opened; put three slashes before "
+                "a relative path, and four before an absolute one."
+            )
+        if parsed.query:
+            raise BadStoreURL(
+                f"a store takes no options after the path: {address!r}. Nothing was opened; leave them out."
+            )
+        return SQLiteBackend(_path(parsed.database or MEMORY), wait)
     if kind in {"postgresql", "postgres"}:
         from walkback_store.backends.postgres import PostgresBackend
 
+        if parsed.port is not None and not 0 < parsed.port <= MAX_PORT:
+            raise BadStoreURL(f"{_masked(address)!r} has no possible port. {KINDS}")
         return PostgresBackend(parsed.set(drivername="postgresql+psycopg"), wait)
-    raise BadStoreURL(f"{kind!r} is not a kind of store. Give a path, sqlite:///path or postgresql://host/database.")
+    raise BadStoreURL(f"{kind!r} is not a kind of store. {KINDS}")
+
+
+def _path(text: str) -> Path:
+    """The file itself, symbolic links followed, as SQLite keeps `-wal` beside it."""
+    if text == MEMORY:
+        raise BadStoreURL(f"a store must outlive its process, so it cannot be kept in memory. {KINDS}")
+    try:
+        return Path(text).expanduser().resolve()
+    except (OSError, RuntimeError) as error:  # a loop of links, or no such home directory
+        raise BadStoreURL(f"{text!r} is not a path: {error}. {KINDS}") from error
 
 
 def _masked(address: str) -> str:
     scheme, _, rest = address.partition("://")
-    return f"{scheme}://…@{rest.rsplit('@', 1)[1]}" if "@" in rest else address
+    rest = rest.split("?", 1)[0]
+    return f"{scheme}://…@{rest.rsplit('@', 1)[1]}" if "@" in rest else f"{scheme}://{rest}"
+
+
+# --- creating and migrating --------------------------------------------------------------------------------------
 
 
 def prepare(backend: Backend, *, create: bool = True) -> None:
     """Create or migrate, unless the store is current. Refuse what is not a store or is from the future."""
-    made = False
-    if isinstance(backend, SQLiteBackend):
-        if not create and not backend.path.exists():
-            raise CannotOpen(f"there is no store at {backend.path}.")
-        made = backend.create_file()
     try:
+        if isinstance(backend, SQLiteBackend) and not backend.exists():
+            if not create:
+                raise CannotOpen(f"there is no store at {backend.path}. Nothing was created; check the path.")
+            _create(backend)
         _prepare(backend, create)
     except BaseException as error:
         backend.close()
-        if made and isinstance(backend, SQLiteBackend):
-            for suffix in ("", "-wal", "-shm"):
-                Path(f"{backend.path}{suffix}").unlink(missing_ok=True)
-        if isinstance(error, StoreError):
-            raise
-        driver = getattr(error, "orig", None) or error
-        known = backend.translate(driver) if isinstance(driver, BaseException) else None
-        if known is not None:
-            raise known from error
+        ours = _translated(backend, error)
+        if ours is not None:
+            raise ours from error
         raise
+
+
+def _translated(backend: Backend, error: BaseException) -> StoreError | None:
+    """Our own error for whatever a driver raised; None for what is no driver's."""
+    if isinstance(error, OSError) and isinstance(backend, SQLiteBackend):
+        return backend._os_error(error)
+    if not isinstance(error, SQLAlchemyError | sqlite3.Error) and type(error).__module__.split(".")[0] != "psycopg":
+        return None
+    driver = getattr(error, "orig", None) or error
+    what = str(driver).strip().partition("\n")[0].rstrip(".")
+    return backend.translate(driver) or CannotOpen(f"cannot open the store: {what}. Nothing was created or changed.")
+
+
+def _create(backend: SQLiteBackend) -> None:
+    """Make a whole store under another name, then give it its own: so nobody ever finds half of one.
+
+    Several processes may do this at once. One of them is first; the others throw theirs away and use that.
+    """
+    new = SQLiteBackend(backend.path.with_name(f".walkback-{uuid.uuid4().hex[:12]}.new"), backend._wait, backend.path)
+    try:
+        new.create_file()
+        _prepare(new, create=True)
+        new.close()  # the last to leave moves everything from -wal into the file
+        with contextlib.suppress(FileExistsError):
+            os.link(new.path, backend.path)
+        directory = os.open(backend.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    finally:
+        new.close()
+        remove_database(new.path)
+
+
+def remove_database(path: Path) -> None:
+    """An SQLite file that nobody else has open, with the files SQLite keeps beside it."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
 
 
 def _prepare(backend: Backend, create: bool) -> None:
@@ -94,9 +158,11 @@ def _prepare(backend: Backend, create: bool) -> None:
         version = _version(connection)
     if version == schema.SCHEMA_VERSION:
         return
-    if not create:
-        raise NotAStore("there is no Walkback store at this address, and none was to be created.")
+    if version is None and not create:
+        raise NotAStore("there is no Walkback store at this address, and none was to be created. It was not changed.")
     if isinstance(backend, SQLiteBackend):
+        if version is None:
+            backend.path.chmod(PRIVATE)  # an empty file of somebody's becomes a store
         backend.open_writer()  # switches WAL on, which cannot be done inside a transaction
     with backend.engine.connect().execution_options(walkback_writes=True) as connection, connection.begin():
         if backend.locks_rows:
@@ -108,16 +174,19 @@ def _prepare(backend: Backend, create: bool) -> None:
 
 def _version(connection: Connection) -> str | None:
     """The schema found; None for an empty database. Raises when it is somebody else's, or too new."""
-    names = set(inspect(connection).get_table_names())
+    found = inspect(connection)
+    names = {*found.get_table_names(), *found.get_view_names()}
     if not names:
         return None
-    if "alembic_version" not in names or "store" not in names:
+    if not ({"alembic_version", "store"} <= names and {c["name"] for c in found.get_columns("store")} >= OURS):
         raise NotAStore(
             "this database holds other tables and no Walkback store. It was not changed; use a database of its own."
         )
-    version = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
+    version = connection.execute(text("SELECT max(version_num) FROM alembic_version")).scalar()
+    if version is None:
+        raise NotAStore("this store does not say which schema it has. It was not changed; restore a backup.")
     if version > schema.SCHEMA_VERSION:
-        written_by = connection.execute(text("SELECT written_by FROM store")).scalar_one()
+        written_by = connection.execute(text("SELECT written_by FROM store")).scalar()
         raise SchemaTooNew(
             f"this store has schema {version}, written by walkback {written_by}; this is walkback {package_version()}, "
             f"which knows schemas up to {schema.SCHEMA_VERSION}. It was not changed. Install walkback {written_by} or "
@@ -131,7 +200,7 @@ def _migrate(connection: Connection) -> None:
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     command.upgrade(config, "head")

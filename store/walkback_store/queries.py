@@ -1,4 +1,9 @@
-"""What the console asks. No query loads more than a page."""
+"""What the console asks: runs, one run, events, people. No query loads more than a page.
+
+Where the order of a list and its filter share no index, the list is merged from ranges that do: one for each agent and
+status, each already in order. So a page costs what it shows, whatever it is filtered by, and nothing depends on what a
+query planner guesses (SQLite keeps no statistics here).
+"""
 
 from __future__ import annotations
 
@@ -10,43 +15,57 @@ import orjson
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
-    Float,
+    FromClause,
+    Integer,
     Select,
-    Text,
     and_,
-    case,
-    cast,
+    exists,
     func,
     literal,
     literal_column,
-    null,
-    or_,
     select,
     tuple_,
     union_all,
 )
 
 from walkback_store import schema
-from walkback_store.backends.base import Backend
 from walkback_store.errors import NotFound
 from walkback_store.frames import BodyPruned, unpack_body
+from walkback_store.inbox import Inbox
 from walkback_store.log import Event, Row
-from walkback_store.machine.store_wide import STORE
+from walkback_store.machine.base import STORE
+from walkback_store.paging import (
+    COUNT_LIMIT,
+    MAX_PAGE,
+    PAGE,
+    Count,
+    Page,
+    above,
+    bounded,
+    distinct,
+    page_size,
+    possible,
+    sql,
+    starts,
+)
+from walkback_store.reading import Moment
 from walkback_store.values import decode
-from walkback_store.words import ApprovalStatus, OperationStatus, RunStatus, Why, WorkerStatus
+from walkback_store.words import RunStatus
 
-PAGE = 50
-MAX_PAGE = 1000
-COUNT_LIMIT = 10_000
-GROUP_GAP = 15 * 60 * 1_000_000
-"""Alike items less than this apart are one row of the inbox."""
-SOON = 15 * 60 * 1_000_000
-STUCK_AFTER = 60 * 1_000_000
+MAX_RANGES = 60
+"""A list is merged from at most so many ranges; a filter that would need more is applied row by row."""
+
+FEW = 2_000
+"""Of two filters, the one that leaves fewer runs leads; beyond this, neither is worth counting."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs. `prefix` is of a run id, `agent_prefix` of an agent's name."""
+    """Which runs; all that is given must hold. Prefixes are exact: no wildcards, case matters.
+
+    `prefix` is of the run's id, and puts the list in the order of ids; `agent_prefix` is of the agent's name. A search
+    box asks twice, and shows what ids it found above what names: one list of both would have no order to page by.
+    """
 
     status: Sequence[str] = ()
     agent: str | None = None
@@ -56,26 +75,6 @@ class RunFilter:
     until: int | None = None
     prefix: str | None = None
     fingerprint: str | None = None
-
-
-@dataclass(slots=True)
-class Page:
-    rows: list[Row]
-    older: tuple[Any, ...] | None
-    """Pass as `after` for the page behind this one; None when there is none."""
-    newer: tuple[Any, ...] | None
-    """Pass as `before` for the page in front of this one; None when this is the first."""
-
-
-@dataclass(slots=True)
-class Count:
-    """Exact up to 10,000."""
-
-    n: int
-    more: bool
-
-    def __str__(self) -> str:
-        return f"{COUNT_LIMIT:,}+" if self.more else f"{self.n:,}"
 
 
 @dataclass(slots=True)
@@ -97,40 +96,18 @@ class OperationDetail:
     decisions: list[Row] = field(default_factory=list)
 
 
-def above(prefix: str) -> str | None:
-    """The smallest text above every text with this prefix, in byte order; None when there is none."""
-    while prefix:
-        last = ord(prefix[-1])
-        if last < 0x10FFFF:
-            following = 0xE000 if last == 0xD7FF else last + 1  # surrogates are not text
-            return prefix[:-1] + chr(following)
-        prefix = prefix[:-1]
-    return None
-
-
-def _starts(column: ColumnElement[str], prefix: str) -> ColumnElement[bool]:
-    end = above(prefix)
-    return and_(column >= prefix, column < end) if end is not None else column >= prefix
-
-
-def page_size(limit: int) -> int:
-    return max(1, min(limit, MAX_PAGE))
-
-
-class Queries:
-    """Reading, on connections of its own; never blocked by writers."""
-
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
-
-    def _rows(self, query: Select[Any]) -> list[Row]:
-        with self.backend.engine.connect() as connection:
-            return [dict(row) for row in connection.execute(query).mappings()]
+class Queries(Inbox):
+    """Reading. Rows are plain dicts, named after the columns."""
 
     # --- runs ----------------------------------------------------------------------------------------------------
 
     def run(self, run_id: str) -> Row:
-        rows = self._rows(select(schema.runs).where(schema.runs.c.run_id == run_id))
+        with self._reading() as moment:
+            return self._run(moment, run_id)
+
+    def _run(self, moment: Moment, run_id: str) -> Row:
+        r = schema.runs
+        rows = moment.rows(select(r).where(r.c.run_id == run_id).limit(1)) if possible(run_id) else []
         if not rows:
             raise NotFound(f"there is no run {run_id!r} in this store.")
         return rows[0]
@@ -144,79 +121,33 @@ class Queries:
         before: tuple[Any, ...] | None = None,
         last: bool = False,
     ) -> Page:
-        """A page of runs, newest first (in id order when filtered by prefix). `last` is the page at the far end."""
-        r = schema.runs
+        """A page of runs, newest first (in id order when filtered by prefix). `last` is the page at the far end.
+
+        `after` and `before` are the `older` and `newer` of another page with the same filter. They name a place, not a
+        row: what is added or goes elsewhere moves nothing.
+        """
         limit = page_size(limit)
-        by_id = where.prefix is not None
-        key: tuple[ColumnElement[Any], ...] = (r.c.run_id,) if by_id else (r.c.created_at, r.c.run_no)
-        query = self._filtered(select(r), where)
-        if where.tag is not None and not by_id:
-            key = (schema.run_tags.c.created_at, schema.run_tags.c.run_no)
         backwards = before is not None or last
-        ascending = by_id != backwards
         at = before if before is not None else after
-        if at is not None:
-            bound = tuple_(*key) > tuple_(*(literal(v) for v in at))
-            below = tuple_(*key) < tuple_(*(literal(v) for v in at))
-            query = query.where(bound if ascending else below)
-        query = query.order_by(*(c.asc() if ascending else c.desc() for c in key)).limit(limit + 1)
-        rows = self._rows(query)
-        more = len(rows) > limit
-        rows = rows[:limit]
-        if backwards:
-            rows.reverse()
-        if not rows:
-            return Page([], None, None)
-        names = ("run_id",) if by_id else ("created_at", "run_no")
-        first, end = (tuple(row[n] for n in names) for row in (rows[0], rows[-1]))
-        has_older = at is not None if before is not None else (False if last else more)
-        has_newer = more if backwards else after is not None
-        return Page(rows, end if has_older else None, first if has_newer else None)
-
-    def _filtered(self, query: Select[Any], where: RunFilter) -> Select[Any]:
-        r = schema.runs
-        if where.tag is not None:
-            query = query.join(schema.run_tags, schema.run_tags.c.run_no == r.c.run_no)
-            query = query.where(schema.run_tags.c.tag == where.tag)
-        if where.status:
-            query = query.where(
-                r.c.status == where.status[0] if len(where.status) == 1 else r.c.status.in_(where.status)
-            )
-        if where.agent is not None:
-            query = query.where(r.c.agent == where.agent)
-        if where.agent_prefix is not None:
-            query = query.where(r.c.agent.in_(self._agents(where.agent_prefix)))
-        if where.since is not None:
-            query = query.where(r.c.created_at >= where.since)
-        if where.until is not None:
-            query = query.where(r.c.created_at < where.until)
-        if where.prefix is not None:
-            query = query.where(_starts(r.c.run_id, where.prefix))
-        if where.fingerprint is not None:
-            query = query.where(r.c.fingerprint == where.fingerprint)
-        return query
-
-    def _agents(self, prefix: str = "") -> list[str]:
-        """The agents there are, found by skipping through the index rather than reading it."""
-        names: list[str] = []
-        a = schema.runs.c.agent
-        with self.backend.engine.connect() as connection:
-            at: str | None = None
-            while len(names) < MAX_PAGE:
-                query = select(func.min(a)).where(_starts(a, prefix))
-                found = connection.execute(query if at is None else query.where(a > at)).scalar()
-                if found is None:
-                    break
-                names.append(found)
-                at = found
-        return names
+        with self._reading() as moment:
+            ranges = self._ranges(moment, where)
+            rows = moment.rows(_page(ranges, at, backwards, limit + 1)) if ranges else []
+            more = len(rows) > limit
+            rows = rows[:limit]
+            if backwards:
+                rows.reverse()
+            if not rows:
+                return Page([], None, None)
+            first, end = (tuple(row[c.name] for c in ranges[0].key) for row in (rows[0], rows[-1]))
+            # What lies behind the reader may have changed since, so look: the arrow is there when something is.
+            older = more if not backwards else before is not None and _any(moment, ranges, end, backwards=False)
+            newer = more if backwards else after is not None and _any(moment, ranges, first, backwards=True)
+        return Page(rows, end if older else None, first if newer else None)
 
     def count_runs(self, where: RunFilter = RunFilter()) -> Count:
-        inner = self._filtered(select(literal_column("1").label("one")).select_from(schema.runs), where)
-        with self.backend.engine.connect() as connection:
-            query = select(func.count()).select_from(inner.limit(COUNT_LIMIT + 1).subquery())
-            n = int(connection.execute(query).scalar_one())
-        return Count(min(n, COUNT_LIMIT), n > COUNT_LIMIT)
+        with self._reading() as moment:
+            ranges = self._ranges(moment, where)
+            return Count.of(_count(moment, ranges, COUNT_LIMIT + 1)) if ranges else Count(0, False)
 
     def status_counts(self) -> dict[str, Count]:
         """How many runs there are in each status."""
@@ -225,9 +156,58 @@ class Queries:
         for status in RunStatus:
             inner = select(literal_column("1")).where(r.c.status == status.value).limit(COUNT_LIMIT + 1).subquery()
             parts.append(select(literal(status.value).label("status"), func.count().label("n")).select_from(inner))
-        with self.backend.engine.connect() as connection:
-            rows = connection.execute(union_all(*parts)).all()
-        return {status: Count(min(n, COUNT_LIMIT), n > COUNT_LIMIT) for status, n in rows}
+        with self._reading() as moment:
+            return {row["status"]: Count.of(row["n"]) for row in moment.rows(union_all(*parts))}
+
+    def _ranges(self, moment: Moment, where: RunFilter) -> list[_Range]:
+        """The ranges whose union is exactly the runs asked for; none when there can be no such run."""
+        given = (where.agent, where.agent_prefix, where.tag, where.prefix, where.fingerprint, *where.status)
+        if not all(possible(text) for text in given if text is not None):
+            return []
+        r = schema.runs
+        statuses = list(dict.fromkeys(where.status))
+        agents, by_agent = self._agents(moment, where)
+        if agents == []:
+            return []
+        rest: list[ColumnElement[bool]] = [r.c.status.in_(statuses)] if statuses else []
+        rest += by_agent
+        if where.fingerprint is not None:
+            rest.append(r.c.fingerprint == where.fingerprint)
+        tagged = [] if where.tag is None else [_has_tag(where.tag)]
+        if where.prefix is not None:
+            times = [r.c.created_at >= bounded(where.since)] if where.since is not None else []
+            times += [r.c.created_at < bounded(where.until)] if where.until is not None else []
+            return [_Range(r, (r.c.run_id,), (*rest, *times, *tagged), (where.prefix,), _end(where.prefix))]
+
+        def by_time(table: FromClause, conditions: Sequence[ColumnElement[bool]]) -> _Range:
+            since = None if where.since is None else (bounded(where.since),)
+            until = None if where.until is None else (bounded(where.until),)
+            return _Range(table, (table.c.created_at, table.c.run_no), tuple(conditions), since, until)
+
+        if where.fingerprint is not None:
+            return [by_time(r, [r.c.fingerprint.is_not(None), *rest, *tagged])]
+        found = [by_time(r, [*conditions, *tagged]) for conditions in _split(statuses, agents, rest)]
+        if where.tag is None:
+            return found
+        t = schema.run_tags
+        of_tag = by_time(t, [t.c.tag == where.tag])
+        if rest:
+            untagged = [by_time(r, conditions) for conditions in _split(statuses, agents, rest)]
+            if _count(moment, untagged, FEW) < _count(moment, [of_tag], FEW):
+                return found
+            of_tag = by_time(t, [t.c.tag == where.tag, exists().where(r.c.run_no == t.c.run_no, *rest)])
+        return [of_tag]
+
+    def _agents(self, moment: Moment, where: RunFilter) -> tuple[list[str] | None, list[ColumnElement[bool]]]:
+        """The agents asked for, by name (None: all, or too many to name), and the same as a condition."""
+        a = schema.runs.c.agent
+        if where.agent_prefix is None:
+            return (None, []) if where.agent is None else ([where.agent], [a == where.agent])
+        if where.agent is not None:
+            return ([where.agent], [a == where.agent]) if where.agent.startswith(where.agent_prefix) else ([], [])
+        condition = starts(a, where.agent_prefix)
+        names = moment.values(distinct(a, condition, MAX_RANGES + 1))
+        return (names if len(names) <= MAX_RANGES else None), [condition]
 
     # --- one run -------------------------------------------------------------------------------------------------
 
@@ -235,60 +215,77 @@ class Queries:
         self, run_id: str, *, after: int = 0, before: int | None = None, limit: int = PAGE, effect: str | None = None
     ) -> list[Row]:
         """Steps in order, with their operations. `after` and `before` are `first_seq` of a step."""
-        run = self.run(run_id)
         s, o = schema.steps, schema.operations
         operation = [c.label(f"operation_{c.name}") for c in o.columns if c.name not in {"run_no", "step"}]
-        query = (
-            select(s, *operation)
-            .outerjoin(o, and_(o.c.run_no == s.c.run_no, o.c.step == s.c.step))
-            .where(s.c.run_no == run["run_no"])
-        )
-        if effect is not None:
-            query = query.where(o.c.effect == effect)
-        if before is not None:
-            query = query.where(s.c.first_seq < before).order_by(s.c.first_seq.desc())
-            return list(reversed(self._rows(query.limit(page_size(limit)))))
-        return self._rows(query.where(s.c.first_seq > after).order_by(s.c.first_seq).limit(page_size(limit)))
+        with self._reading() as moment:
+            run_no = self._run(moment, run_id)["run_no"]
+            query = (
+                select(s, *operation)
+                .outerjoin(o, and_(o.c.run_no == s.c.run_no, o.c.step == s.c.step))
+                .where(s.c.run_no == run_no)
+                .limit(page_size(limit))
+            )
+            if effect is not None:
+                query = query.where(o.c.effect == effect)
+            if before is not None:
+                query = query.where(s.c.first_seq < before).order_by(s.c.first_seq.desc())
+                return list(reversed(moment.rows(query)))
+            return moment.rows(query.where(s.c.first_seq > after).order_by(s.c.first_seq))
 
     def operation(self, run_id: str, step: str) -> OperationDetail:
-        run = self.run(run_id)
-        found = {}
-        for t in (schema.operations, schema.attempts, schema.approvals, schema.decisions):
-            query = select(t).where(t.c.run_no == run["run_no"], t.c.step == step)
-            order = [c for c in t.primary_key.columns if c.name not in {"run_no", "step"}]
-            newest = query.order_by(*(c.desc() for c in order)) if order else query
-            found[t.name] = list(reversed(self._rows(newest.limit(PAGE))))
-        if not found["operations"]:
-            raise NotFound(f"run {run_id!r} has no operation at step {step}.")
-        e = schema.events
-        query = select(e).where(e.c.run_no == run["run_no"], e.c.step == step).order_by(e.c.seq.desc()).limit(PAGE)
-        events = [self._event(row, run_id) for row in reversed(self._rows(query))]
+        """All that is known about one tool call, as of one moment: the newest page of each, oldest first."""
+        with self._reading() as moment:
+            run = self._run(moment, run_id)
+            found: dict[str, list[Row]] = {}
+            for t in (schema.operations, schema.attempts, schema.approvals, schema.decisions, schema.events):
+                query = select(t).where(t.c.run_no == run["run_no"], t.c.step == step).limit(PAGE)
+                order = [c for c in t.columns if c.name in {"n", "seq"}]
+                newest = moment.rows(query.order_by(*(c.desc() for c in order))) if possible(step) else []
+                found[t.name] = list(reversed(newest))
+            if not found["operations"]:
+                raise NotFound(f"run {run_id!r} has no operation at step {step}.")
         return OperationDetail(
-            found["operations"][0], run, found["attempts"], found["approvals"], events, found["decisions"]
+            found["operations"][0],
+            run,
+            found["attempts"],
+            found["approvals"],
+            [_event(row, run_id) for row in found["events"]],
+            found["decisions"],
         )
 
     def waiting_signals(self, run_id: str, name: str) -> list[Row]:
         s = schema.signals
-        query = select(s).where(s.c.run_no == self.run(run_id)["run_no"], s.c.name == name, s.c.consumed_by.is_(None))
-        return self._rows(query.order_by(s.c.seq).limit(PAGE))
+        with self._reading() as moment:
+            run_no = self._run(moment, run_id)["run_no"]
+            if not possible(name):
+                return []
+            query = select(s).where(s.c.run_no == run_no, s.c.name == name, s.c.consumed_by.is_(None))
+            return moment.rows(query.order_by(s.c.seq).limit(PAGE))
 
     # --- events --------------------------------------------------------------------------------------------------
 
-    def events(self, run_id: str | None, *, after: int = 0, limit: int = PAGE) -> list[Event]:
-        """Events of a run, or of the store's own log, in order. `after` is the last `seq` you have."""
-        if run_id is None:
-            run_no, name = schema.STORE_LOG, STORE
-        else:
-            run_no, name = self._known_run_no(run_id), run_id
-        e = schema.events
-        query = select(e).where(e.c.run_no == run_no, e.c.seq > after).order_by(e.c.seq).limit(page_size(limit))
-        return [self._event(row, name) for row in self._rows(query)]
+    def events(
+        self, run_id: str | None, *, after: int = 0, before: int | None = None, limit: int = PAGE
+    ) -> list[Event]:
+        """Events of a run (pruned or not), or of the store's own log, in order.
 
-    def _known_run_no(self, run_id: str) -> int:
-        for t in (schema.runs, schema.tombstones):
-            rows = self._rows(select(t.c.run_no).where(t.c.run_id == run_id))
-            if rows:
-                return int(rows[0]["run_no"])
+        `after` is the last `seq` you have. With `before`, the page that ends just before that `seq`.
+        """
+        e = schema.events
+        with self._reading() as moment:
+            run_no, name = (schema.STORE_LOG, STORE) if run_id is None else (self._run_no_of(moment, run_id), run_id)
+            query = select(e).where(e.c.run_no == run_no, e.c.seq > after).limit(page_size(limit))
+            if before is not None:
+                rows = list(reversed(moment.rows(query.where(e.c.seq < before).order_by(e.c.seq.desc()))))
+            else:
+                rows = moment.rows(query.order_by(e.c.seq))
+        return [_event(row, name) for row in rows]
+
+    def _run_no_of(self, moment: Moment, run_id: str) -> int:
+        for t in (schema.runs, schema.tombstones) if possible(run_id) else ():
+            found = moment.values(select(t.c.run_no).where(t.c.run_id == run_id).limit(1))
+            if found:
+                return int(found[0])
         raise NotFound(f"there is no run {run_id!r} in this store.")
 
     def events_since(self, cursor: Cursor, limit: int = PAGE) -> tuple[list[Event], Cursor]:
@@ -297,208 +294,190 @@ class Queries:
         On PostgreSQL positions are given before commits happen, so the order is by transaction, up to the oldest one
         still under way in the cluster; a long write transaction of anyone's holds this (and nothing else) back.
         """
-        e, r, t = schema.events, schema.runs, schema.tombstones
-        name = func.coalesce(r.c.run_id, t.c.run_id, STORE).label("run_id")
-        base = select(e, name).outerjoin(r, r.c.run_no == e.c.run_no).outerjoin(t, t.c.run_no == e.c.run_no)
-        horizon = self.backend.visible_horizon()
-        if horizon is None:
-            rows = self._rows(base.where(e.c.pos > cursor.pos).order_by(e.c.pos).limit(page_size(limit)))
-            return self._since(rows, cursor)
-        feed_base = int(self._rows(select(schema.store.c.feed_base))[0]["feed_base"])
-        if cursor.pos < feed_base:  # of an earlier epoch: all committed, and transaction numbers mean nothing
-            query = base.where(e.c.pos > cursor.pos, e.c.pos <= feed_base).order_by(e.c.pos)
-            rows = self._rows(query.limit(page_size(limit)))
-            if rows:
-                return self._since(rows, cursor)
-        xid = literal_column("events.xid", BigInteger)
-        query = base.add_columns(xid.label("xid")).where(
-            e.c.pos > feed_base,
-            xid < horizon,
-            tuple_(xid, e.c.pos) > tuple_(literal(cursor.xid), literal(cursor.pos if cursor.xid else 0)),
-        )
-        return self._since(self._rows(query.order_by(xid, e.c.pos).limit(page_size(limit))), cursor)
+        e = schema.events
+        query = _named(select(e)).limit(page_size(limit))
+        with self._reading() as moment:
+            if not self.backend.locks_rows:
+                rows = moment.rows(query.where(e.c.pos > cursor.pos).order_by(e.c.pos))
+                return _since(rows, cursor)
+            base = int(moment.values(select(schema.store.c.feed_base).limit(1))[0])
+            if cursor.pos < base:  # of an earlier epoch: all committed, and transaction numbers mean nothing
+                rows = moment.rows(query.where(e.c.pos > cursor.pos, e.c.pos <= base).order_by(e.c.pos))
+                if rows:
+                    return _since(rows, cursor)
+            xid = literal_column("events.xid", BigInteger)
+            # Of the very moment that is read: whoever is below it has ended, and what they committed is seen.
+            horizon = literal_column("pg_snapshot_xmin(pg_current_snapshot())::text::bigint", BigInteger)
+            seen = (cursor.xid, cursor.pos if cursor.xid else 0)
+            query = query.add_columns(xid.label("xid")).where(
+                e.c.pos > base, xid < horizon, tuple_(xid, e.c.pos) > tuple_(*map(literal, seen))
+            )
+            return _since(moment.rows(query.order_by(xid, e.c.pos)), cursor)
 
-    def _since(self, rows: list[Row], cursor: Cursor) -> tuple[list[Event], Cursor]:
-        if rows:
-            cursor = Cursor(rows[-1].get("xid", 0), rows[-1]["pos"])
-        return [self._event(row, row["run_id"]) for row in rows], cursor
+    def people_since(self, at: int, *, limit: int = PAGE, before: tuple[int, int] | None = None) -> list[Event]:
+        """What people did and decided, newest first: the stuff of a handover.
 
-    @staticmethod
-    def _event(row: Row, run_id: str) -> Event:
-        try:
-            body: Any = decode(unpack_body(bytes(row["body"])))
-        except BodyPruned:
-            body = None
-        return Event(
-            run_id, row["seq"], row["at"], row["kind"], row["actor"], row["step"], bytes(row["hash"]), body, row["pos"]
-        )
-
-    # --- the inbox -----------------------------------------------------------------------------------------------
-
-    def inbox(self, now: int, *, limit: int = PAGE, offset: int = 0) -> list[Row]:
-        """What needs a person, alike things as one row ×N, in the order in which to look at them.
-
-        Rank: a deadline within 15 minutes; a failed compensation; an unknown that cannot be undone; other unknowns (and
-        suspected duplicates); diverged; stuck; approvals; then by stake and age.
+        `before` is (`at`, `pos`) of the oldest event you have.
         """
-        items = self._inbox_items(now).subquery()
-        previous = func.lag(items.c.since).over(partition_by=_alike(items), order_by=items.c.since)
-        marked = select(items, case((items.c.since - previous <= GROUP_GAP, 0), else_=1).label("starts")).subquery()
-        burst = func.sum(marked.c.starts).over(partition_by=_alike(marked), order_by=marked.c.since)
-        grouped = select(marked, burst.label("burst")).subquery()
-        g = grouped.c
-        rank = func.min(g.rank).label("rank")
-        stake = func.sum(g.stake_value).label("stake_value")
-        query = (
-            select(
-                g.kind, g.why, g.tool, g.tool_version, g.error_class,
-                rank, stake,
-                func.count().label("n"),
-                func.min(g.since).label("since"),
-                func.max(g.since).label("until"),
-                func.min(g.deadline).label("deadline"),
-                func.min(g.run_id).label("run_id"),
-                func.min(g.step).label("step"),
-                func.max(g.agent).label("agent"),
-                func.max(g.owner).label("owner"),
-                func.max(g.detail).label("detail"),
-                func.max(g.description).label("description"),
-                func.max(g.stake).label("stake"),
-                g.burst,
-            )
-            .group_by(g.kind, g.why, g.tool, g.tool_version, g.error_class, g.burst)
-            .order_by(rank, stake.desc().nulls_last(), func.min(g.since), func.min(g.run_id))
-            .limit(page_size(limit))
-            .offset(offset)
-        )  # fmt: skip
-        return self._rows(query)
+        e = schema.events
+        people = sql("events.kind IN ('operator_action', 'approval_given', 'approval_refused')")
+        query = _named(select(e)).where(people, e.c.at >= bounded(at))
+        if before is not None:
+            query = query.where(tuple_(e.c.at, e.c.pos) < tuple_(*map(literal, before)))
+        with self._reading() as moment:
+            rows = moment.rows(query.order_by(e.c.at.desc(), e.c.pos.desc()).limit(page_size(limit)))
+        return [_event(row, row["run_id"]) for row in rows]
 
-    def inbox_members(self, group: Row, now: int, *, limit: int = PAGE, after: str = "") -> list[Row]:
-        """The things behind one row of the inbox, by run id."""
-        items = self._inbox_items(now).subquery()
-        same = [
-            items.c[name].is_(None) if group[name] is None else items.c[name] == group[name]
-            for name in ("kind", "why", "tool", "tool_version", "error_class")
-        ]
-        within = items.c.since.between(group["since"], group["until"])
-        query = select(items).where(*same, within, items.c.run_id > after).order_by(items.c.run_id)
-        return self._rows(query.limit(page_size(limit)))
-
-    def _inbox_items(self, now: int) -> Select[Any]:
-        r, o, a, w = schema.runs, schema.operations, schema.approvals, schema.workers
-        none_text, none_int = cast(null(), Text), cast(null(), BigInteger)
-        parked = (
-            select(
-                literal("run").label("kind"),
-                r.c.why.label("why"),
-                o.c.tool, o.c.tool_version, o.c.error_class,
-                case(
-                    (r.c.why == Why.COMPENSATION_FAILED, 1),
-                    (and_(r.c.why == Why.UNKNOWN, o.c.compensate.is_(None)), 2),
-                    (r.c.why.in_([Why.UNKNOWN, Why.DUPLICATE_SUSPECTED]), 3),
-                    (r.c.why == Why.DIVERGED, 4),
-                    else_=5,
-                ).label("rank"),
-                r.c.why_since.label("since"),
-                none_int.label("deadline"),
-                r.c.run_id, r.c.why_step.label("step"), r.c.agent, r.c.owner,
-                r.c.why_detail.label("detail"), o.c.description, o.c.stake, o.c.stake_value,
-            )
-            .outerjoin(o, and_(o.c.run_no == r.c.run_no, o.c.step == r.c.why_step))
-            .where(r.c.status == RunStatus.NEEDS_OPERATOR)
-        )  # fmt: skip
-        suspected = (
-            select(
-                literal("operation").label("kind"),
-                literal(Why.DUPLICATE_SUSPECTED.value).label("why"),
-                o.c.tool, o.c.tool_version, o.c.error_class,
-                literal(3).label("rank"), func.coalesce(o.c.ended_at, o.c.started_at).label("since"),
-                none_int.label("deadline"),
-                r.c.run_id, o.c.step, r.c.agent, r.c.owner,
-                none_text.label("detail"), o.c.description, o.c.stake, o.c.stake_value,
-            )
-            .join(r, r.c.run_no == o.c.run_no)
-            .where(or_(o.c.status == OperationStatus.UNKNOWN, o.c.duplicate_suspected == 1))
-            .where(o.c.duplicate_suspected == 1, r.c.status != RunStatus.NEEDS_OPERATOR)
-        )  # fmt: skip
-        asked = (
-            select(
-                literal("approval").label("kind"),
-                a.c.rule.label("why"),
-                o.c.tool, o.c.tool_version, none_text.label("error_class"),
-                case((a.c.expires_at <= now + SOON, 0), else_=6).label("rank"),
-                a.c.asked_at.label("since"),
-                a.c.expires_at.label("deadline"),
-                r.c.run_id, a.c.step, r.c.agent, r.c.owner,
-                none_text.label("detail"), o.c.description, o.c.stake, o.c.stake_value,
-            )
-            .join(o, and_(o.c.run_no == a.c.run_no, o.c.step == a.c.step))
-            .join(r, r.c.run_no == a.c.run_no)
-            .where(a.c.status == ApprovalStatus.ASKED)
-        )  # fmt: skip
-        gone = select(w.c.worker).where(w.c.status != WorkerStatus.ALIVE)
-
-        def stuck(why: str, condition: ColumnElement[bool]) -> Select[Any]:
-            return select(
-                literal("run").label("kind"),
-                literal(why).label("why"),
-                none_text.label("tool"), none_text.label("tool_version"), none_text.label("error_class"),
-                literal(5).label("rank"),
-                r.c.updated_at.label("since"),
-                none_int.label("deadline"),
-                r.c.run_id, r.c.last_step.label("step"), r.c.agent, r.c.owner,
-                (r.c.agent + " " + r.c.agent_version).label("detail"),
-                none_text.label("description"), none_text.label("stake"), cast(null(), Float).label("stake_value"),
-            ).where(condition, r.c.updated_at < now - STUCK_AFTER)  # fmt: skip
-
-        live = r.c.status.in_([RunStatus.RUNNING.value, RunStatus.COMPENSATING.value])
-        return select(
-            union_all(
-                parked,
-                suspected,
-                asked,
-                stuck("worker_lost", and_(live, r.c.worker.in_(gone))),
-                stuck("no_worker", and_(live, r.c.worker.is_(None))),
-            ).subquery()
-        )
-
-    # --- people, workers, freezes --------------------------------------------------------------------------------
+    # --- workers, freezes, decisions, batches --------------------------------------------------------------------
 
     def workers(self, *, limit: int = PAGE) -> list[Row]:
+        """Those alive first, then the lost, then the stopped; of each the newest first."""
         w = schema.workers
-        rows = self._rows(select(w).order_by(w.c.status, w.c.started_at.desc()).limit(page_size(limit)))
-        return [row | {"agents": orjson.loads(row["agents"])} for row in rows]
+        query = select(w).order_by(w.c.status, w.c.started_at.desc(), w.c.worker).limit(page_size(limit))
+        with self._reading() as moment:
+            return [row | {"agents": orjson.loads(row["agents"])} for row in moment.rows(query)]
 
     def freezes(self) -> list[Row]:
         """Those in force."""
         f = schema.freezes
-        return self._rows(select(f).where(f.c.lifted_at.is_(None)).order_by(f.c.freeze_no).limit(MAX_PAGE))
+        with self._reading() as moment:
+            return moment.rows(select(f).where(f.c.lifted_at.is_(None)).order_by(f.c.freeze_no).limit(MAX_PAGE))
 
     def waiting_decisions(self, *, limit: int = PAGE) -> list[Row]:
+        """What people decided and can still take back, or what no worker has carried out yet; the most urgent first."""
         d, r = schema.decisions, schema.runs
-        query = select(d, r.c.run_id).join(r, r.c.run_no == d.c.run_no).where(d.c.status == "waiting")
-        return self._rows(query.order_by(d.c.not_before).limit(page_size(limit)))
+        waiting = sql("decisions.status = 'waiting'")
+        query = select(d, r.c.run_id).join(r, r.c.run_no == d.c.run_no).where(waiting)
+        query = query.order_by(d.c.not_before, d.c.run_no, d.c.seq).limit(page_size(limit))
+        with self._reading() as moment:
+            return moment.rows(query)
 
     def batch(self, batch_no: int, *, limit: int = PAGE, after: int = 0) -> tuple[Row, list[Row]]:
+        """A batch and a page of its members. `after` is the `n` of the last one you have."""
         b, m = schema.batches, schema.batch_members
-        rows = self._rows(select(b).where(b.c.batch_no == batch_no))
-        if not rows:
-            raise NotFound(f"there is no batch {batch_no}.")
-        query = select(m).where(m.c.batch_no == batch_no, m.c.n > after).order_by(m.c.n).limit(page_size(limit))
-        return rows[0], self._rows(query)
-
-    def people_since(self, at: int, *, limit: int = PAGE) -> list[Event]:
-        """What operators did, newest first: the stuff of a handover."""
-        e, r = schema.events, schema.runs
-        query = (
-            select(e, func.coalesce(r.c.run_id, STORE).label("run_id"))
-            .outerjoin(r, r.c.run_no == e.c.run_no)
-            .where(e.c.kind == literal_column("'operator_action'"), e.c.at >= at)
-            .order_by(e.c.at.desc(), e.c.pos.desc())
-            .limit(page_size(limit))
-        )
-        return [self._event(row, row["run_id"]) for row in self._rows(query)]
+        with self._reading() as moment:
+            rows = moment.rows(select(b).where(b.c.batch_no == batch_no).limit(1))
+            if not rows:
+                raise NotFound(f"there is no batch {batch_no}.")
+            members = select(m).where(m.c.batch_no == batch_no, m.c.n > after).order_by(m.c.n)
+            return rows[0], moment.rows(members.limit(page_size(limit)))
 
 
-def _alike(t: Any) -> list[ColumnElement[Any]]:
-    return [t.c.kind, t.c.why, t.c.tool, t.c.tool_version, t.c.error_class]
+# --- lists merged from ranges ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """A stretch of one index, from `low` up to and without `high`; the rest of the filter is looked at row by row."""
+
+    table: FromClause
+    key: tuple[ColumnElement[Any], ...]
+    conditions: tuple[ColumnElement[bool], ...]
+    low: tuple[Any, ...] | None
+    high: tuple[Any, ...] | None
+
+    def where(self, at: tuple[Any, ...] | None = None, rising: bool = True) -> list[ColumnElement[bool]]:
+        """One bound at each end and never two: with two, SQLite searches by one and reads its way to the other."""
+        first = self.key[0]
+        bounds = []
+        here = None if at is None else tuple_(*map(literal, at))
+        if here is not None and at is not None and rising and (self.low is None or at >= self.low):
+            bounds.append(tuple_(*self.key) > here)
+        elif self.low is not None:
+            bounds.append(first >= self.low[0])
+        if here is not None and at is not None and not rising and (self.high is None or at < self.high):
+            bounds.append(tuple_(*self.key) < here)
+        elif self.high is not None:
+            bounds.append(first < self.high[0])
+        return [*self.conditions, *bounds]
+
+
+def _split(
+    statuses: Sequence[str], agents: Sequence[str] | None, rest: Sequence[ColumnElement[bool]]
+) -> list[list[ColumnElement[bool]]]:
+    """The conditions of each range: by agent and status, by status, or of one range over everything."""
+    r = schema.runs
+    if agents is not None:
+        of_each = statuses or [status.value for status in RunStatus]
+        if len(agents) * len(of_each) <= MAX_RANGES:
+            return [[r.c.agent == agent, r.c.status == status] for agent in agents for status in of_each]
+    if statuses:
+        return [[r.c.status == status, *rest] for status in statuses]
+    return [list(rest)]
+
+
+def _page(ranges: Sequence[_Range], at: tuple[Any, ...] | None, backwards: bool, limit: int) -> Select[Any]:
+    r = schema.runs
+    names = [c.name for c in ranges[0].key]
+    rising = (names == ["run_id"]) != backwards
+    parts = []
+    for of in ranges:
+        key = [*of.key, *([] if "run_no" in names else [of.table.c.run_no])]
+        order = [c.asc() if rising else c.desc() for c in of.key]
+        part = select(*key).where(*of.where(at, rising)).order_by(*order).limit(limit)
+        parts.append(select(part.subquery()))
+    keys = (parts[0] if len(parts) == 1 else union_all(*parts)).subquery("keys")
+    order = [keys.c[name].asc() if rising else keys.c[name].desc() for name in names]
+    return select(r).join(keys, keys.c.run_no == r.c.run_no).order_by(*order).limit(limit)
+
+
+def _any(moment: Moment, ranges: Sequence[_Range], at: tuple[Any, ...], *, backwards: bool) -> bool:
+    return bool(moment.rows(_page(ranges, at, backwards, 1)))
+
+
+def _count(moment: Moment, ranges: Sequence[_Range], limit: int) -> int:
+    one = literal_column("1", Integer).label("one")
+    parts = [select(select(one).select_from(of.table).where(*of.where()).limit(limit).subquery()) for of in ranges]
+    found = (parts[0] if len(parts) == 1 else union_all(*parts)).limit(limit).subquery()
+    return int(moment.values(select(func.count()).select_from(found))[0])
+
+
+def _has_tag(tag: str) -> ColumnElement[bool]:
+    r, t = schema.runs, schema.run_tags
+    return exists().where(t.c.tag == tag, t.c.created_at == r.c.created_at, t.c.run_no == r.c.run_no)
+
+
+def _end(prefix: str) -> tuple[str] | None:
+    end = above(prefix)
+    return None if end is None else (end,)
+
+
+# --- events ------------------------------------------------------------------------------------------------------
+
+
+def _named(query: Select[Any]) -> Select[Any]:
+    """Events with the id of their run, also when that was pruned."""
+    e, r, t = schema.events, schema.runs, schema.tombstones
+    name = func.coalesce(r.c.run_id, t.c.run_id, literal(STORE)).label("run_id")
+    query = query.add_columns(name).select_from(e)
+    return query.outerjoin(r, r.c.run_no == e.c.run_no).outerjoin(t, t.c.run_no == e.c.run_no)
+
+
+def _since(rows: list[Row], cursor: Cursor) -> tuple[list[Event], Cursor]:
+    if rows:
+        cursor = Cursor(rows[-1].get("xid", 0), rows[-1]["pos"])
+    return [_event(row, row["run_id"]) for row in rows], cursor
+
+
+def _event(row: Row, run_id: str) -> Event:
+    try:
+        body: Any = decode(unpack_body(bytes(row["body"])))
+    except BodyPruned:
+        body = None
+    return Event(
+        run_id, row["seq"], row["at"], row["kind"], row["actor"], row["step"], bytes(row["hash"]), body, row["pos"]
+    )
+
+
+__all__ = [
+    "COUNT_LIMIT",
+    "MAX_PAGE",
+    "PAGE",
+    "Count",
+    "Cursor",
+    "OperationDetail",
+    "Page",
+    "Queries",
+    "RunFilter",
+    "above",
+]

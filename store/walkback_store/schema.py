@@ -67,12 +67,18 @@ events = Table(
     Column("hash", LargeBinary, nullable=False),
     Column("body", LargeBinary, nullable=False),
     UniqueConstraint("run_no", "seq", name="uq_events_run_seq"),
-    UniqueConstraint("transition", name="uq_events_transition"),
+    Index(
+        "uq_events_transition",
+        "transition",
+        unique=True,
+        sqlite_where=text("transition IS NOT NULL"),
+        postgresql_where=text("transition IS NOT NULL"),
+    ),
     Index(
         "ix_events_people",
         "at",
-        sqlite_where=text("kind = 'operator_action'"),
-        postgresql_where=text("kind = 'operator_action'"),
+        sqlite_where=text("kind IN ('operator_action', 'approval_given', 'approval_refused')"),
+        postgresql_where=text("kind IN ('operator_action', 'approval_given', 'approval_refused')"),
     ),
     sqlite_autoincrement=True,
 )
@@ -123,19 +129,22 @@ runs = Table(
     Column("head_hash", LargeBinary, nullable=False),
     Index("ix_runs_created", "created_at", "run_no"),
     Index("ix_runs_status", "status", "created_at", "run_no"),
-    Index("ix_runs_agent", "agent", "created_at", "run_no"),
+    Index("ix_runs_agent", "agent", "status", "created_at", "run_no"),
     Index(
         "ix_runs_worker", "worker", sqlite_where=text("worker IS NOT NULL"), postgresql_where=text("worker IS NOT NULL")
     ),
     Index(
         "ix_runs_claimable",
         "agent",
+        "agent_version",
         "run_no",
         sqlite_where=text("worker IS NULL AND status IN ('running', 'compensating')"),
         postgresql_where=text("worker IS NULL AND status IN ('running', 'compensating')"),
     ),
     Index(
         "ix_runs_wake",
+        "agent",
+        "agent_version",
         "wake_at",
         sqlite_where=text("status = 'waiting' AND wake_at IS NOT NULL"),
         postgresql_where=text("status = 'waiting' AND wake_at IS NOT NULL"),
@@ -149,6 +158,7 @@ runs = Table(
     Index(
         "ix_runs_fingerprint",
         "fingerprint",
+        "created_at",
         "run_no",
         sqlite_where=text("fingerprint IS NOT NULL"),
         postgresql_where=text("fingerprint IS NOT NULL"),
@@ -329,6 +339,7 @@ snapshots = Table(
     Column("digest", LargeBinary, nullable=False),
     Column("data", LargeBinary, nullable=False),
     PrimaryKeyConstraint("run_no", "n"),
+    sqlite_with_rowid=False,  # one tree to write instead of two
 )
 
 workers = Table(
@@ -346,6 +357,9 @@ workers = Table(
     Column("ended_at", BigInteger),
     Column("beat", BigInteger, nullable=False, default=0),  # liveness, not history: not folded
     Column("beat_at", BigInteger, nullable=False, default=0),
+    Index(
+        "ix_workers_alive", "worker", sqlite_where=text("status = 'alive'"), postgresql_where=text("status = 'alive'")
+    ),
 )
 
 freezes = Table(

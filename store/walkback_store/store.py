@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import and_, bindparam, or_, select, update
+from sqlalchemy import and_, or_, select
 
 from walkback_store import feed as feeds
 from walkback_store import opening, schema, snapshots
@@ -76,22 +76,12 @@ class Store(Queries):
 
     def _beat(self, worker: str) -> None:
         engine = self.engine
-        t = schema.workers
         with engine._writing:
             engine.backend.begin(strict=False)
             work = engine._work()
             work.read_clock()
-            statement = (
-                update(t)
-                .where(t.c.worker == bindparam("w"), t.c.status == bindparam("s"))
-                .values(beat=t.c.beat + 1, beat_at=bindparam("now"))
-                .returning(t.c.beat)
-            )
-            sql, order = engine.backend.statements.compile(statement)
-            values = {"w": worker, "s": WorkerStatus.ALIVE.value, "now": work.now}
-            constants = {"beat_1": 1}
-            found = engine.backend.fetch([(sql, [(values | constants)[name] for name in order])])[0]
-            if not found:
+            values = (work.now, worker, WorkerStatus.ALIVE.value)
+            if not engine.backend.fetch([(engine.backend.statements.beat(), values)])[0]:
                 engine.backend.rollback()
                 raise StaleFence(f"worker {worker!r} was declared lost or never registered; stop, and register anew.")
             engine.backend.commit([])

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
+from hashlib import sha256
 from types import NoneType
 from typing import Any, Final, NoReturn, TypeVar
 from uuid import UUID
@@ -75,6 +76,11 @@ def encode(value: object, *, max_bytes: int = MAX_BYTES) -> bytes:
     if len(data) > max_bytes:
         raise ValueRefused("$", _too_large(value, len(data), max_bytes))
     return data
+
+
+def fingerprint(value: object) -> str:
+    """128 bits of SHA-256 over the canonical bytes, as hex: equal values, equal fingerprints."""
+    return sha256(encode(value)).hexdigest()[:32]
 
 
 def decode(data: bytes, *, max_bytes: int = MAX_BYTES) -> object:

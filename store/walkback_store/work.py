@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
+
+import orjson
 
 from walkback_store import schema, snapshots
 from walkback_store.backends.base import Backend, Query
 from walkback_store.frames import pack_body
-from walkback_store.log import COLUMNS, DEFAULTS, KEYS, TABLES, Draft, Row, chain_hash, fold, parse_key, storable
+from walkback_store.log import (
+    COLUMNS,
+    DEFAULTS,
+    KEYS,
+    TABLES,
+    Draft,
+    Row,
+    chain_hash,
+    encode_body,
+    fold,
+    parse_key,
+    storable,
+)
 from walkback_store.machine.base import STORE, Load, Transition
-from walkback_store.values import encode
 from walkback_store.words import OperationStatus
 
 EVENT_COLUMNS = ("run_no", "seq", "at", "kind", "actor", "step", "transition", "hash", "body")
@@ -33,24 +45,59 @@ COPY = (
     "gone, adopt this one; if both ran, effects would happen twice."
 )
 
+SAID = 32
+"""How much of a snapshot's digest an event repeats: 128 bits, more than anybody can find another state for."""
+
 Place = tuple[str, int, str]
 
 
-@dataclass(slots=True)
 class Entry:
-    row: Row | None
-    """The row as it will be; None when it does not exist. Only the changes, for one that was never read."""
-    read: bool
-    new: bool = False
-    changes: Row = field(default_factory=dict)
+    """One row in this transaction."""
+
+    __slots__ = ("changes", "new", "read", "row")
+
+    def __init__(self, row: Row | None, read: bool) -> None:
+        self.row = row
+        """As it will be; None when it does not exist, and for one that was changed without being read."""
+        self.read = read
+        self.new = False
+        self.changes: Row = {}
+
+
+KEPT = frozenset({"runs", "operations"})
+KEPT_ROWS = 4096
+
+
+class Known:
+    """Rows as this process left them. Worth something only while nobody else has written, which the backend can tell.
+
+    A transaction changes them in place, so they are forgotten when it fails.
+    """
+
+    __slots__ = ("freezes", "rows", "run_nos")
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        self.run_nos: dict[str, int] = {}
+        self.rows: dict[Place, Row] = {}
+        self.freezes: list[Row] | None = None
 
 
 class Work:
     """Implements the state machine's `View` and the fold's `Rows`."""
 
     def __init__(
-        self, backend: Backend, cache: snapshots.SnapshotCache, clock: Query | None, now: int, home: str
+        self,
+        backend: Backend,
+        cache: snapshots.SnapshotCache,
+        known: Known,
+        clock: Query | None,
+        now: int,
+        home: str,
     ) -> None:
+        self._known = known
         self._clock = clock
         self._backend = backend
         self._cache = cache
@@ -60,34 +107,33 @@ class Work:
         self._entries: dict[Place, Entry] = {}
         self._store: Row | None = None
         self._store_changed: Row = {}
-        self._freezes: list[Row] | None = None
+        self._freezes = known.freezes
         self._events: list[tuple[Any, ...]] = []
         self._snapshots: list[Row] = []
         self._tags: list[tuple[Any, ...]] = []
         self._drafted: list[Row] = []
         self._run_no: int | None = None
+        self._given = 0
 
     # --- reading: the state machine's view ---------------------------------------------------------------------
 
     def prefetch(self, transitions: Sequence[Transition]) -> None:
         """Everything the transitions said they look at, in one round trip; runs locked in id order."""
         st = self._backend.statements
-        run_ids = sorted({t.log for t in transitions if t.log is not None} - self._runs.keys())
+        run_ids = [r for r in sorted({t.log for t in transitions if t.log is not None}) if not self._knows(r)]
         queries: list[Query] = []
-        guard = None
-        kinds = {type(t).__name__ for t in transitions}
-        if kinds & {"Freeze", "Unfreeze"}:
-            guard = self._backend.guard_dispatch(exclusive=True)
-        elif kinds & {"Intend", "StartAttempt"}:
-            guard = self._backend.guard_dispatch(exclusive=False)
+        freezes = any(t.freezes for t in transitions)
+        dispatches = any(t.dispatches for t in transitions)
+        guard = self._backend.guard_dispatch(exclusive=freezes) if freezes or dispatches else None
         if guard:
             queries.append(guard)
         lock = self._backend.locks_rows
-        by_id = st.by_key(schema.runs, ("run_id",), lock)
-        queries.extend((by_id, (run_id,)) for run_id in run_ids)
-        wants_freezes = bool(kinds & {"Intend", "StartAttempt", "Freeze", "Unfreeze"}) and self._freezes is None
+        if run_ids:
+            by_id = st.by_key(schema.runs, ("run_id",), lock)
+            queries.extend((by_id, (run_id,)) for run_id in run_ids)
+        wants_freezes = (freezes or dispatches) and self._freezes is None
         if wants_freezes:
-            queries.append((self._freezes_sql(), ()))
+            queries.append((self._backend.statements.active_freezes(), ()))
         wants_store = (self._store is None) and any(t.log is None for t in transitions)
         if wants_store:
             queries.append((st.by_key(schema.store, ("id",), lock), (1,)))
@@ -117,11 +163,32 @@ class Work:
         if clock is not None:
             self.now = int(self._backend.fetch([clock])[0][0][0])
 
+    def _knows(self, run_id: str) -> bool:
+        """Whether the run's row is at hand, from this transaction or from one before."""
+        if run_id in self._runs:
+            return True
+        run_no = self._known.run_nos.get(run_id)
+        if run_no is None:
+            return False
+        self._runs[run_id] = run_no
+        return self._entry(("runs", run_no, "")) is not None
+
+    def _entry(self, place: Place) -> Entry | None:
+        entry = self._entries.get(place)
+        if entry is None and (row := self._known.rows.get(place)) is not None:
+            entry = self._entries[place] = Entry(row, True)
+        return entry
+
     def _to_load(self, loads: Sequence[Load]) -> tuple[list[Load], list[Query]]:
         st = self._backend.statements
-        places = list(dict.fromkeys(loads))
+        places = []
         queries: list[Query] = []
-        for table, run_id, key in places:
+        for load in dict.fromkeys(loads):
+            table, run_id, key = load
+            run_no = schema.STORE_LOG if run_id == STORE else self._runs.get(run_id)
+            if run_no is not None and self._entry((table, run_no, key)) is not None:
+                continue
+            places.append(load)
             values = parse_key(table, key)
             if run_id == STORE:
                 queries.append((st.by_key(TABLES[table], KEYS[table]), values))
@@ -130,7 +197,7 @@ class Work:
         return places, queries
 
     def _number(self, run_id: str) -> int | None:
-        if run_id not in self._runs:
+        if not self._knows(run_id):
             sql = self._backend.statements.by_key(schema.runs, ("run_id",), self._backend.locks_rows)
             self._got_run(run_id, self._backend.fetch([(sql, (run_id,))])[0])
         return self._runs[run_id]
@@ -152,16 +219,6 @@ class Work:
             return self._backend.statements.by_key(t, ("run_no", *keys)), (run_no, *values)
         return self._backend.statements.by_key(t, keys), values
 
-    def _freezes_sql(self) -> str:
-        key = ("select", "freezes", "active")
-        cache = self._backend.statements._cache
-        if key not in cache:
-            from sqlalchemy import select
-
-            query = select(schema.freezes).where(schema.freezes.c.lifted_at.is_(None))
-            cache[key] = self._backend.statements.compile(query)
-        return cache[key][0]
-
     @property
     def store(self) -> Row:
         if self._store is None:
@@ -181,7 +238,7 @@ class Work:
         if run_no is None:
             return None
         place = (table, run_no, key)
-        entry = self._entries.get(place)
+        entry = self._entry(place)
         if entry is None or not entry.read:
             answer = self._backend.fetch([self._query(*place)])[0]
             row = dict(zip(COLUMNS[table], answer[0], strict=True)) if answer else None
@@ -193,7 +250,7 @@ class Work:
 
     def freezes(self) -> list[Row]:
         if self._freezes is None:
-            answer = self._backend.fetch([(self._freezes_sql(), ())])[0]
+            answer = self._backend.fetch([(self._backend.statements.active_freezes(), ())])[0]
             self._freezes = [dict(zip(FREEZE_COLUMNS, row, strict=True)) for row in answer]
         return self._freezes
 
@@ -203,7 +260,7 @@ class Work:
         for values in self._backend.fetch([(sql, (run_no, waits))])[0]:
             row = dict(zip(COLUMNS["operations"], values, strict=True))
             place = ("operations", row["run_no"], row["step"])
-            entry = self._entries.setdefault(place, Entry(row, True))
+            entry = self._entry(place) or self._entries.setdefault(place, Entry(row, True))
             if not entry.read:
                 entry.row, entry.read = {**row, **entry.changes}, True
         rows = [
@@ -226,8 +283,8 @@ class Work:
         return f"{event['kind']} by {event['actor']} at {event['at']}"
 
     def next_run_no(self) -> int:
-        if self._run_no is None:
-            self._run_no = self._backend.next_run_no()
+        if self._run_no is None:  # SQLite does not count what this transaction has yet to write
+            self._run_no = max(self._backend.next_run_no(), self._given + 1)
         return self._run_no
 
     # --- snapshots -----------------------------------------------------------------------------------------------
@@ -239,14 +296,14 @@ class Work:
             known = self._cache.get(run_no, last)
             found = known.digest if known is not None else self._find(run_no, last, missing_ok=True)
             if (found if isinstance(found, bytes) else found and bytes(found["digest"])) == digest:
-                return last, f"{last}:{digest.hex()}"
+                return last, str(last)  # the event that took it has said what it is
         n = run["snapshots"]
         fork = run.get("fork_of")
         origin = (fork["run_no"], fork["last_snapshot"]) if fork and fork["last_snapshot"] is not None else None
         row = snapshots.make(self._cache, self._find, run_no, n, state, origin)
         self._drafted.append(row)
         self._cache.put(run_no, n, snapshots.Content(digest, row["depth"], state))
-        return n, f"{n}:{digest.hex()}"
+        return n, f"{n}:{digest.hex()[:SAID]}"
 
     def _find(self, run_no: int, n: int, missing_ok: bool = True) -> Row | None:
         for row in (*self._snapshots, *self._drafted):
@@ -280,18 +337,17 @@ class Work:
         prepared = []
         for i, draft in enumerate(drafts):  # everything that can be refused is refused before anything changes
             changes = storable(draft.set)
-            body = encode({"data": draft.data, "set": changes})
-            prepared.append((draft, changes, body, transition.id if i == 0 else None))
+            prepared.append((draft, changes, encode_body(draft.data, changes), transition.id if i == 0 else None))
         self._snapshots.extend(self._drafted)
         self._drafted = []
         if run_id is not None and self._runs[run_id] is None:
-            self._runs[run_id] = run_no
+            self._runs[run_id] = self._given = run_no
             self._run_no = None
         for draft, changes, body, first in prepared:
             seq += 1
             kind = draft.kind.value
             digest = sha256(body).digest()
-            head = chain_hash(head, name, seq, self.now, kind, transition.actor, draft.step, digest)
+            head = chain_hash(head, name, seq, self.now, kind, transition.actor, draft.step, first, digest)
             self._events.append(
                 (run_no, seq, self.now, kind, transition.actor, draft.step, first, head, pack_body(body))
             )
@@ -311,7 +367,7 @@ class Work:
 
     def change(self, table: str, run_no: int, key: str, changes: Mapping[str, Any]) -> None:
         place = (table, run_no, key)
-        entry = self._entries.get(place)
+        entry = self._entry(place)
         if entry is None:
             entry = self._entries[place] = Entry(None, BIRTH[table] in changes)
         if entry.row is None and entry.read:
@@ -321,8 +377,6 @@ class Work:
             row.update(zip(KEYS[table], parse_key(table, key), strict=True))
             entry.row, entry.new = row, True
             if table == "runs" and changes.get("tags"):
-                import orjson
-
                 self._tags.extend((tag, changes["created_at"], run_no) for tag in orjson.loads(changes["tags"]))
         if entry.row is not None:
             entry.row.update(changes)
@@ -336,32 +390,39 @@ class Work:
         """All of it, grouped by statement."""
         st = self._backend.statements
         grouped: dict[str, list[Sequence[Any]]] = {}
-        sql, order = st.insert(schema.events, EVENT_COLUMNS)
-        grouped[sql] = [_ordered(order, dict(zip(EVENT_COLUMNS, e, strict=True))) for e in self._events]
+        grouped[st.insert(schema.events, EVENT_COLUMNS)] = list(self._events)
         for (table, run_no, key), entry in self._entries.items():
-            if not entry.changes:
+            changes = entry.changes
+            if not changes:
                 continue
             t = TABLES[table]
             if entry.new and entry.row is not None:
-                sql, order = st.insert(t, COLUMNS[table])
-                grouped.setdefault(sql, []).append(_ordered(order, entry.row))
+                # A new row has every column, in the order of the table: it was made from the defaults.
+                sql, values = st.insert(t, COLUMNS[table]), (*entry.row.values(),)
             else:
-                keys = _where(table)
-                values = dict(entry.changes)
-                names = tuple(sorted(values))
-                values.update(zip((f"k_{k}" for k in keys), self._key_values(table, run_no, key), strict=True))
-                sql, order = st.update(t, keys, names)
-                grouped.setdefault(sql, []).append(_ordered(order, values))
-        for row in self._snapshots:
-            sql, order = st.insert(schema.snapshots, SNAPSHOT_COLUMNS)
-            grouped.setdefault(sql, []).append(_ordered(order, row))
-        for tag, at, run_no in self._tags:
-            sql, order = st.insert(schema.run_tags, ("tag", "created_at", "run_no"))
-            grouped.setdefault(sql, []).append(_ordered(order, {"tag": tag, "created_at": at, "run_no": run_no}))
+                sql = st.update(t, _WHERE[table], tuple(changes))
+                values = (*changes.values(), *self._key_values(table, run_no, key))
+            grouped.setdefault(sql, []).append(values)
+        if self._snapshots:
+            sql = st.insert(schema.snapshots, SNAPSHOT_COLUMNS)
+            grouped[sql] = [[row[c] for c in SNAPSHOT_COLUMNS] for row in self._snapshots]
+        if self._tags:
+            grouped[st.insert(schema.run_tags, ("tag", "created_at", "run_no"))] = list(self._tags)
         if self._store_changed:
-            sql, order = st.update(schema.store, ("id",), tuple(sorted(self._store_changed)))
-            grouped.setdefault(sql, []).append(_ordered(order, {**self._store_changed, "k_id": 1}))
+            sql = st.update(schema.store, ("id",), tuple(self._store_changed))
+            grouped[sql] = [(*self._store_changed.values(), 1)]
         return list(grouped.items())
+
+    def remember(self) -> None:
+        """It is committed: keep the rows that the next transaction is likely to look at."""
+        known = self._known
+        if len(known.rows) > KEPT_ROWS:
+            known.forget()
+        for place, entry in self._entries.items():
+            if place[0] in KEPT and entry.row is not None:
+                known.rows[place] = entry.row
+        known.run_nos.update((run_id, no) for run_id, no in self._runs.items() if no is not None)
+        known.freezes = self._freezes
 
     @staticmethod
     def _key_values(table: str, run_no: int, key: str) -> tuple[Any, ...]:
@@ -371,11 +432,6 @@ class Work:
         return (run_no, *values) if TABLES[table] in schema.PER_RUN else values
 
 
-def _where(table: str) -> tuple[str, ...]:
-    if table == "runs":
-        return ("run_no",)
-    return ("run_no", *KEYS[table]) if TABLES[table] in schema.PER_RUN else KEYS[table]
-
-
-def _ordered(order: tuple[str, ...], values: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple([values[name] for name in order])
+_WHERE = {
+    name: ("run_no", *KEYS[name]) if name == "runs" or t in schema.PER_RUN else KEYS[name] for name, t in TABLES.items()
+}

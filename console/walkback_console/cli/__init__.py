@@ -1,7 +1,7 @@
 """The `walkback` command: what a person or a script can ask of a store without opening the console.
 
 `commands` is the surface (names, options, help), `reading` and `keeping` do the work, and `printing` is the one way
-out for text. Only `commands` is loaded before a command is known, so that `walkback --help` need not wait for SQLAlchemy.
+out for text. Until a command is known only `commands` is loaded: `walkback --help` need not wait for SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -9,20 +9,21 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+from collections.abc import Sequence
 
 FINE, REFUSED, USAGE, UNREACHABLE, NOT_WRITTEN = 0, 1, 2, 3, 4
 """Exit codes, as docs/cli.md lists them. Ctrl-C is 130."""
 
 
-def main() -> None:
-    """The entry point. Errors of the store are one line on stderr, never a traceback."""
+def main(args: Sequence[str] | None = None) -> None:
+    """The entry point; never returns. Errors of the store are one line on stderr, never a traceback."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError, io.UnsupportedOperation):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     from walkback_console.cli.commands import app
 
     try:
-        app(prog_name="walkback")
+        app(args, prog_name="walkback")
     except Exception as error:
         code = _told(error)
         if code is None:

@@ -1,4 +1,4 @@
-"""Names, options and help of every command, and nothing else: docs/cli.md says the same, and a test holds them together."""
+"""Names, options and help of every command, and nothing else. A test holds docs/cli.md to it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ app = typer.Typer(
 
 
 class Status(StrEnum):
-    """The words of `walkback_store.words.RunStatus`, repeated so that `--help` does not load the store. A test compares."""
+    """The words of `walkback_store.words.RunStatus`, repeated so that `--help` need not load the store."""
 
     RUNNING = "running"
     WAITING = "waiting"
@@ -56,7 +56,7 @@ RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or 
 
 
 def _session(ctx: typer.Context, store: str | None, as_json: bool) -> Session:
-    return Session(store or ctx.obj, as_json)
+    return Session(ctx.obj if store is None else store, as_json)
 
 
 def _version(wanted: bool) -> None:
@@ -86,7 +86,7 @@ def walkback(
 @app.command()
 def inbox(
     ctx: typer.Context,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many rows at most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many rows at most.")] = 50,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -99,21 +99,23 @@ def inbox(
 @app.command()
 def runs(
     ctx: typer.Context,
-    prefix: Annotated[str | None, typer.Argument(metavar="[PREFIX]", help="Only ids that begin with this.")] = None,
-    status: Annotated[list[Status] | None, typer.Option(help="Only this status; may be given again.")] = None,
-    agent: Annotated[str | None, typer.Option(help="Only runs of this agent.")] = None,
-    tag: Annotated[str | None, typer.Option(help="Only runs with this tag.")] = None,
+    prefix: Annotated[str | None, typer.Argument(metavar="PREFIX", help="Only ids that begin with this.")] = None,
+    status: Annotated[
+        list[Status] | None, typer.Option(metavar="STATUS", help=f"May be given again. One of: {', '.join(Status)}.")
+    ] = None,
+    agent: Annotated[str | None, typer.Option(metavar="NAME", help="Only runs of this agent.")] = None,
+    tag: Annotated[str | None, typer.Option(metavar="TAG", help="Only runs with this tag.")] = None,
     since: Annotated[
         int | None, typer.Option(parser=_duration, metavar="AGE", help="Only runs started in the last 2h, 3d, ...")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many runs at most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many runs at most.")] = 50,
     after: Annotated[
         str | None, typer.Option(metavar="PLACE", help="Go on where a page ended: its `older`, as printed.")
     ] = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """A page of runs, newest first (in the order of their ids with a PREFIX)."""
+    """A page of runs, newest first. With a PREFIX, in the order of ids."""
     from walkback_console.cli import reading
 
     statuses = [s.value for s in status or ()]
@@ -128,7 +130,10 @@ def show(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """One run: where it stands and why, its steps, and what is known about each call that is not settled."""
+    """One run: where it stands and why, and its steps.
+
+    For each call that is not settled: what it promised, its attempts, and the four answers of its recovery.
+    """
     from walkback_console.cli import reading
 
     reading.show(_session(ctx, store, as_json), run, every)
@@ -164,7 +169,10 @@ def stats(ctx: typer.Context, store: StoreOption = None, as_json: JsonOption = F
 
 @app.command()
 def doctor(ctx: typer.Context, store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Check what the store stands on (SQLite library, schema, file mode, home, clock) and say what to do."""
+    """Check what the store stands on, and say what to do.
+
+    The SQLite library, the schema, file modes, whether this is a copy, the clock.
+    """
     from walkback_console.cli import doctor
 
     doctor.doctor(_session(ctx, store, as_json))
@@ -173,12 +181,15 @@ def doctor(ctx: typer.Context, store: StoreOption = None, as_json: JsonOption = 
 @app.command()
 def fsck(
     ctx: typer.Context,
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Check this run only.")] = None,
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help="Check this run only.")] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Unpack every snapshot as well.")] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fold the event log again, and report every row, event or snapshot that does not agree with it."""
+    """Fold the event log again and report what does not agree.
+
+    Finds rows, events and snapshots that were edited, added or removed behind the store's back.
+    """
     from walkback_console.cli import keeping
 
     keeping.fsck(_session(ctx, store, as_json), run, deep)
@@ -215,6 +226,7 @@ def prune(
         int,
         typer.Option(parser=_duration, metavar="AGE", show_default=False, help="Runs that finished before: 30d, 12h."),
     ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     yes: YesOption = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -222,13 +234,13 @@ def prune(
     """Reduce finished runs to their audit trail. Never touches a run that waits for a person."""
     from walkback_console.cli import keeping
 
-    keeping.prune(_session(ctx, store, as_json), older_than, yes)
+    keeping.prune(_session(ctx, store, as_json), older_than, dry_run, yes)
 
 
 @app.command()
 def adopt(
     ctx: typer.Context,
-    reason: Annotated[str, typer.Option(show_default=False, help="Why; stored with the decision.")],
+    reason: Annotated[str, typer.Option(metavar="TEXT", show_default=False, help="Why; stored with the decision.")],
     yes: YesOption = False,
     store: StoreOption = None,
     as_json: JsonOption = False,

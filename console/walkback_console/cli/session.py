@@ -38,7 +38,7 @@ class Session:
         return choose_url(self.store_option)
 
     def where_from(self) -> str:
-        if self.store_option:
+        if self.store_option is not None:
             return "--store"
         return "WALKBACK_STORE" if os.environ.get("WALKBACK_STORE") else "the default, ./walkback.db"
 

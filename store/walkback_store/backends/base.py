@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Engine, Insert, Select, Table, Update, and_, bindparam, insert, select, update
+from sqlalchemy import Engine, Insert, Select, Table, Update, and_, bindparam, insert, literal_column, select, update
 
 from walkback_store.errors import StoreError
-from walkback_store.schema import runs
+from walkback_store.schema import freezes, runs, workers
 
 Query = tuple[str, Sequence[Any]]
 Fetched = list[tuple[Any, ...]]
@@ -32,41 +32,63 @@ class Statements:
 
     def __init__(self, engine: Engine) -> None:
         self._dialect = engine.dialect
-        self._cache: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {}
+        self._cache: dict[tuple[object, ...], str] = {}
 
-    def compile(self, statement: Select[Any] | Insert | Update) -> tuple[str, tuple[str, ...]]:
+    def compile(self, statement: Select[Any] | Insert | Update, *order: str) -> str:
+        """Its text. `order` names the parameters as the caller will give them, and is checked."""
         compiled = statement.compile(dialect=self._dialect)
-        return str(compiled), tuple(compiled.positiontup or ())
+        if tuple(compiled.positiontup or ()) != order:
+            raise AssertionError(f"values would be given as {order}, not as {compiled.positiontup}: {compiled}")
+        return str(compiled)
 
-    def insert(self, table: Table, columns: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-        key = ("insert", table.name, *columns)
+    def insert(self, table: Table, columns: tuple[str, ...]) -> str:
+        """Takes the values of these columns, in the order of the table."""
+        key = ("insert", table.name, columns)
         if key not in self._cache:
-            self._cache[key] = self.compile(insert(table).values({c: bindparam(c) for c in columns}))
+            self._cache[key] = self.compile(insert(table).values({c: bindparam(c) for c in columns}), *columns)
         return self._cache[key]
 
-    def update(self, table: Table, keys: tuple[str, ...], columns: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-        """Values are named after their columns; those of the key begin with `k_`."""
-        key = ("update", table.name, *columns)
+    def update(self, table: Table, keys: tuple[str, ...], columns: tuple[str, ...]) -> str:
+        """Takes the values of these columns, then those of the key."""
+        key = ("update", table.name, columns)
         if key not in self._cache:
             where = and_(*(table.c[k] == bindparam(f"k_{k}") for k in keys))
-            self._cache[key] = self.compile(update(table).where(where).values({c: bindparam(c) for c in columns}))
+            statement = update(table).where(where).ordered_values(*((table.c[c], bindparam(c)) for c in columns))
+            self._cache[key] = self.compile(statement, *columns, *(f"k_{k}" for k in keys))
         return self._cache[key]
 
     def by_key(self, table: Table, keys: tuple[str, ...], lock: bool = False) -> str:
-        key = ("select", table.name, *keys, str(lock))
+        key = ("select", table.name, keys, lock)
         if key not in self._cache:
             query = select(*table.columns).where(and_(*(table.c[k] == bindparam(k) for k in keys)))
-            self._cache[key] = self.compile(query.with_for_update() if lock else query)
-        return self._cache[key][0]
+            self._cache[key] = self.compile(query.with_for_update() if lock else query, *keys)
+        return self._cache[key]
 
     def by_run_id(self, table: Table, keys: tuple[str, ...]) -> str:
         """A row of a run that is known by its id only; so that it can be read together with the run itself."""
-        key = ("select by run id", table.name, *keys)
+        key = ("select by run id", table.name, keys)
         if key not in self._cache:
             run_no = select(runs.c.run_no).where(runs.c.run_id == bindparam("run_id")).scalar_subquery()
             where = and_(table.c.run_no == run_no, *(table.c[k] == bindparam(k) for k in keys))
-            self._cache[key] = self.compile(select(table).where(where))
-        return self._cache[key][0]
+            self._cache[key] = self.compile(select(table).where(where), "run_id", *keys)
+        return self._cache[key]
+
+    def active_freezes(self) -> str:
+        key = ("active freezes",)
+        if key not in self._cache:
+            self._cache[key] = self.compile(select(freezes).where(freezes.c.lifted_at.is_(None)))
+        return self._cache[key]
+
+    def beat(self) -> str:
+        """Takes the time, the worker, and the status it must have; answers its new count, or nothing."""
+        key = ("beat",)
+        if key not in self._cache:
+            found = and_(workers.c.worker == bindparam("w"), workers.c.status == bindparam("s"))
+            values = {"beat": workers.c.beat + literal_column("1"), "beat_at": bindparam("now")}
+            self._cache[key] = self.compile(
+                update(workers).where(found).values(values).returning(workers.c.beat), "now", "w", "s"
+            )
+        return self._cache[key]
 
 
 class Backend(ABC):
@@ -95,6 +117,10 @@ class Backend(ABC):
     @abstractmethod
     def reconnect(self) -> None:
         """Drop the writing connection and open another. Raises `StoreError` when the database does not answer."""
+
+    def alone(self) -> bool:
+        """Whether nobody else has written since this was asked last. Asked at the beginning of a transaction."""
+        return False
 
     @abstractmethod
     def clock(self) -> Query | None:

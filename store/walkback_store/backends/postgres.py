@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from walkback_store.backends.base import Backend, ConnectionLost, Fetched, Query, Rejected, Statements
 from walkback_store.errors import (
+    BadStoreURL,
     CannotOpen,
     DiskFull,
     MissingDriver,
@@ -29,6 +30,12 @@ DISPATCH_LOCK = 0x57616C6B
 """Advisory lock: shared by dispatches, exclusive for a freeze."""
 
 
+def shown(url: URL) -> str:
+    """The address for messages: a password may be in the user's part, and in the options too."""
+    safe = {name: value for name, value in url.query.items() if name in {"host", "port", "user", "dbname"}}
+    return url.set(drivername="postgresql", query=safe).render_as_string(hide_password=True)
+
+
 class PostgresBackend(Backend):
     name = "postgresql"
     locks_rows = True
@@ -38,11 +45,12 @@ class PostgresBackend(Backend):
             import psycopg
         except ImportError as error:
             raise MissingDriver(
-                "PostgreSQL needs the psycopg driver, which is not installed. Install walkback[postgresql]."
+                "PostgreSQL needs the psycopg driver, which is not installed. Nothing was opened; install it with: "
+                "pip install 'walkback[postgresql]'"
             ) from error
         self._psycopg = psycopg
         self._wait = wait
-        self.where = url.render_as_string(hide_password=True).replace("+psycopg", "")
+        self.where = shown(url)
         self.engine = create_engine(
             url,
             paramstyle="format",
@@ -165,11 +173,12 @@ class PostgresBackend(Backend):
         return f"SELECT {function}(%s)", [DISPATCH_LOCK]
 
     def home(self) -> str:
-        """Cluster, database and timeline: a dump restored elsewhere, a base backup and a point-in-time restore differ."""
+        """Cluster, database and timeline: a restored dump, a copied database and a point-in-time restore differ."""
         with self.engine.connect() as connection:
             row = connection.exec_driver_sql(
-                "SELECT s.system_identifier, d.oid, c.timeline_id FROM pg_control_system() s, pg_control_checkpoint() c, "
-                "pg_database d WHERE d.datname = current_database()"
+                "SELECT s.system_identifier, d.oid, c.timeline_id "
+                "FROM pg_control_system() s, pg_control_checkpoint() c, pg_database d "
+                "WHERE d.datname = current_database()"
             ).one()
         return f"{row[0]}:{row[1]}:{row[2]}"
 
@@ -181,22 +190,37 @@ class PostgresBackend(Backend):
     def translate(self, error: BaseException) -> StoreError | None:
         state = getattr(error, "sqlstate", None) or ""
         text = str(error).strip()
-        first = text.splitlines()[0] if text else type(error).__name__
+        first = text.splitlines()[0].rstrip(".") if text else type(error).__name__
         if state == "55P03":
-            return StoreBusy(f"a lock in {self.where} was held for longer than {self._wait:g} s. Nothing was written.")
+            return StoreBusy(
+                f"a lock in {self.where} was held for longer than {self._wait:g} s. Nothing was written; try again, or "
+                "wait longer."
+            )
         if state == "53100":
-            return DiskFull(f"the server of {self.where} has no space left. Nothing was written.")
+            return DiskFull(f"the server of {self.where} has no space left. Nothing was written; free some there.")
         if state == "25006":
-            return ReadOnly(f"{self.where} is read-only (a standby, or a read-only role). Nothing was written.")
+            return ReadOnly(
+                f"{self.where} is read-only (a standby, or a read-only role or database). Nothing was written; use the "
+                "primary, and a role that may write."
+            )
         if state in {"28P01", "28000", "42501"} or "authentication failed" in text or 'role "' in text:
-            return NoPermission(f"{self.where} refused: {first}. Nothing was written.")
+            return self._refused(first)
         if state == "3D000" or ('database "' in text and "does not exist" in text):
-            return CannotOpen(f"{self.where}: {first}. Create the database first; nothing was changed.")
+            return CannotOpen(f"{self.where}: {first}. Nothing was changed; create the database first (createdb).")
+        if 'permission denied for database "' in text or "no password supplied" in text or "pg_hba.conf" in text:
+            return self._refused(first)
+        if isinstance(error, self._psycopg.ProgrammingError) and not state:  # libpq does not know an option in the URL
+            return BadStoreURL(f"{self.where} is not an address: {first}. Nothing was opened; correct the address.")
         if isinstance(error, self._psycopg.OperationalError) and not state:
-            return Unreachable(f"{self.where} does not answer: {first}")
+            return Unreachable(f"{self.where} does not answer: {first}. Is the server running, and the address right?")
         if state.startswith("57P"):
-            return Unreachable(f"{self.where} is shutting down or starting: {first}")
+            return Unreachable(f"{self.where} is shutting down or starting: {first}. Try again in a moment.")
         return None
+
+    def _refused(self, why: str) -> NoPermission:
+        return NoPermission(
+            f"{self.where} refused: {why}. Nothing was written; check user and password, and what the role may do."
+        )
 
     def close(self) -> None:
         held, self._held, self._writer = self._held, None, None

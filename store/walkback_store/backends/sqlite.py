@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Sequence
@@ -26,6 +27,28 @@ from walkback_store.errors import (
 from walkback_store.sqlite_library import sqlite3
 
 PAGE_CACHE_KIB = 16 * 1024
+PRIVATE = stat.S_IRUSR | stat.S_IWUSR
+
+
+def os_error(what: str, error: OSError) -> StoreError:
+    """Our own error for one of the system's, met while making a file."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+        return DiskFull(f"{what}: no space is left ({error.strerror}). Nothing was created; free some and try again.")
+    if error.errno == errno.EROFS:
+        return ReadOnly(f"{what}: the disk is read-only. Nothing was created; choose a place that can be written to.")
+    if error.errno in {errno.EACCES, errno.EPERM}:
+        return NoPermission(
+            f"{what}: {error.strerror}. Nothing was created; ask for access, or choose a place you may write to."
+        )
+    return CannotOpen(f"{what}: {error.strerror}. Nothing was created; check the path.")
+
+
+def machine_id() -> str:
+    try:
+        found = Path("/etc/machine-id").read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return "" if found == "uninitialized" else found  # what a system says that is still being set up
 
 
 def _begin(connection: Connection) -> None:
@@ -37,8 +60,10 @@ class SQLiteBackend(Backend):
     name = "sqlite"
     locks_rows = False
 
-    def __init__(self, path: Path, wait: float) -> None:
+    def __init__(self, path: Path, wait: float, called: Path | None = None) -> None:
+        """`called` is what messages name it: a new store is made under another name first."""
         self.path = path
+        self.called = called or path
         self._wait = wait
         self._strict: bool | None = None
         self.engine = create_engine(
@@ -53,10 +78,16 @@ class SQLiteBackend(Backend):
         event.listen(self.engine, "begin", _begin)
         self.statements = Statements(self.engine)
         self._writer: Any = None
+        self._version: int | None = None
 
     def _connect(self) -> Any:
         connection = sqlite3.connect(
-            self.path, timeout=self._wait, isolation_level=None, check_same_thread=False, cached_statements=256
+            f"{self.path.as_uri()}?mode=rw",  # never make a file: one that vanished must not come back empty
+            uri=True,
+            timeout=self._wait,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
         )
         for pragma in (
             "PRAGMA synchronous=FULL",
@@ -66,32 +97,34 @@ class SQLiteBackend(Backend):
             connection.execute(pragma)
         return connection
 
-    def create_file(self) -> bool:
-        """Make the file with mode 0600 before SQLite does; whether it is new."""
-        if self.path.is_dir():
-            raise NotAStore(f"{self.path} is a directory, not a store. Nothing was created.")
-        if not self.path.parent.is_dir():
-            raise CannotOpen(f"the directory {self.path.parent} does not exist. Nothing was created; make it first.")
+    def exists(self) -> bool:
+        """Whether a file is there. Raises for what can never be a store."""
         try:
-            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, stat.S_IRUSR | stat.S_IWUSR))
-        except FileExistsError:
+            mode = self.path.stat().st_mode
+        except FileNotFoundError:
             return False
-        except PermissionError as error:
-            raise NoPermission(
-                f"cannot create {self.path}: {error.strerror}. Nothing was created; choose a place you may write to."
-            ) from error
         except OSError as error:
             raise self._os_error(error) from error
+        if not stat.S_ISREG(mode):
+            what = "a directory" if stat.S_ISDIR(mode) else "not a file"
+            raise NotAStore(f"{self.called} is {what}, so it is not a store. Nothing was created; give a file's path.")
         return True
 
-    def _os_error(self, error: OSError) -> StoreError:
-        import errno
+    def create_file(self) -> None:
+        """Make the file with mode 0600 before SQLite does, whatever the umask. `-wal` and `-shm` follow its mode."""
+        if not self.path.parent.is_dir():
+            raise CannotOpen(
+                f"cannot create {self.called}: the directory {self.path.parent} does not exist. Nothing was created; "
+                "make the directory first."
+            )
+        try:
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, PRIVATE))
+            self.path.chmod(PRIVATE)  # an umask may have taken bits that the owner needs
+        except OSError as error:
+            raise self._os_error(error) from error
 
-        if error.errno == errno.ENOSPC:
-            return DiskFull(f"no space left for {self.path}. Nothing was created; free some space and try again.")
-        if error.errno == errno.EROFS:
-            return ReadOnly(f"{self.path.parent} is on a read-only disk. Nothing was created.")
-        return CannotOpen(f"cannot create {self.path}: {error.strerror}. Nothing was created.")
+    def _os_error(self, error: OSError) -> StoreError:
+        return os_error(f"cannot create or open {self.called}", error)
 
     def open_writer(self) -> Any:
         """The writing connection, with WAL switched on. Foreign files are recognised before anything is changed."""
@@ -148,9 +181,14 @@ class SQLiteBackend(Backend):
                 self.reconnect()
 
     def reconnect(self) -> None:
-        writer, self._writer, self._strict = self._writer, None, None
+        writer, self._writer, self._strict, self._version = self._writer, None, None, None
         if writer is not None:
             writer.close()
+
+    def alone(self) -> bool:
+        found = self._writer.execute("PRAGMA data_version").fetchone()[0]  # changes when another connection commits
+        before, self._version = self._version, found
+        return bool(found == before)
 
     def clock(self) -> Query | None:
         return None
@@ -163,33 +201,67 @@ class SQLiteBackend(Backend):
         return None
 
     def home(self) -> str:
-        """The file itself: a copy is another inode, whatever it is called."""
-        found = self.path.stat()
-        return f"{found.st_dev}:{found.st_ino}"
+        """This machine and this file: a copy is another inode, whatever it is called.
+
+        Not the device number, which may change when the disk is mounted again. Without a machine id, as in a container,
+        the inode alone has to do. Not noticed is a plain copy that was written back over the very file it came from;
+        a backup says itself that it is one.
+        """
+        return f"{machine_id()}:{self.path.stat().st_ino}"
 
     def visible_horizon(self) -> int | None:
         return None
 
     def translate(self, error: BaseException) -> StoreError | None:
-        text = str(error)
-        if "database is locked" in text or "database table is locked" in text:
+        text, where = str(error), self.called
+        if "database is locked" in text or "database table is locked" in text or "database schema is locked" in text:
             return StoreBusy(
-                f"another writer held {self.path} for longer than {self._wait:g} s. Nothing was written; try again, or "
+                f"another writer held {where} for longer than {self._wait:g} s. Nothing was written; try again, or "
                 "wait longer."
             )
         if "readonly database" in text:
-            return ReadOnly(f"{self.path} cannot be written (a read-only file or disk). Nothing was written.")
+            return ReadOnly(
+                f"{where} cannot be written (a read-only file or disk). Nothing was written; make the file, its "
+                "directory and its disk writable for this user."
+            )
         if "disk is full" in text:
-            return DiskFull(f"no space left for {self.path}. Nothing was written; free some space and try again.")
+            return DiskFull(f"no space left for {where}. Nothing was written; free some space and try again.")
         if "file is not a database" in text:
-            return NotAStore(f"{self.path} is not a Walkback store (not an SQLite database). It was not changed.")
+            return NotAStore(
+                f"{where} is not a Walkback store (not an SQLite database). It was not changed; give another path."
+            )
         if "malformed" in text:
-            return CorruptData(f"{self.path} is damaged ({text}). Stop the workers, and restore a backup.")
+            return CorruptData(
+                f"{where} is damaged ({text}). What it says cannot be trusted: stop the workers, and restore a backup."
+            )
         if "unable to open" in text:
-            return NoPermission(f"cannot open {self.path}: the system refused, or its directory is gone.")
+            return self._cannot_open()
         if "disk I/O error" in text:
-            return Unreachable(f"the disk below {self.path} does not answer ({text}). Nothing was written.")
+            return Unreachable(
+                f"the disk below {where} does not answer ({text}). Nothing was written; see what the system says about "
+                "the disk, its quotas and its limits."
+            )
         return None
+
+    def _cannot_open(self) -> StoreError:
+        """SQLite says no more than that it could not open a file, which may be one beside the database."""
+        try:
+            read_only = os.statvfs(self.path).f_flag & os.ST_RDONLY
+        except FileNotFoundError:
+            return CannotOpen(
+                f"{self.called} is not there (any more). Nothing was changed; put the file back, or open another store."
+            )
+        except OSError:
+            read_only = 0
+        if read_only:
+            return ReadOnly(
+                f"{self.called} is on a read-only disk, and was last used on one that could be written. Nothing was "
+                "changed; copy the file to a disk that can be written, and open the copy."
+            )
+        return NoPermission(
+            f"cannot open {self.called}: the system refused. Nothing was changed; this user needs to read and to write "
+            "the file and its directory."
+        )
 
     def close(self) -> None:
         self.reconnect()

@@ -7,6 +7,7 @@ and changes nothing: if it raises, nothing has happened.
 from __future__ import annotations
 
 import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -51,7 +52,8 @@ class View(Protocol):
 
 
 def new_id() -> bytes:
-    return os.urandom(16)
+    """Unique, and growing with time: so the index of ids is written at its end, not all over."""
+    return (time.time_ns() >> 16).to_bytes(6) + os.urandom(8)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -69,6 +71,9 @@ class Transition(ABC):
     also: ClassVar[Mapping[str, tuple[tuple[str, str], ...]]] = {}
     """What becomes of others, by subject: of the run when the subject is something in it, of an approval, and so on."""
     durability: ClassVar[Durability] = Durability.STRICT
+    dispatches: ClassVar[bool] = False
+    """It lets a call be made, so it must not pass a freeze."""
+    freezes: ClassVar[bool] = False
 
     actor: str
     id: bytes = field(default_factory=new_id)

@@ -102,6 +102,7 @@ class Call:
     service: str | None = None
     args: object = None
     args_hash: str
+    """`values.fingerprint` of the normalised arguments."""
     key: str | None = None
     key_until: int | None = None
     identity: str | None = None
@@ -243,6 +244,7 @@ class Intend(OnOperation):
         "approval": ((ApprovalStatus.GIVEN, ApprovalStatus.CONSUMED),),
         "decision": ((DecisionStatus.WAITING, DecisionStatus.CARRIED_OUT),),
     }
+    dispatches: ClassVar = True
     kind: ClassVar = Kind.INTENT
     needs: ClassVar = (
         "nobody asked the run to pause or cancel; nothing that applies is frozen; an approval that was asked for is "
@@ -368,6 +370,7 @@ class StartAttempt(OnOperation):
 
     sources: ClassVar = (O.PENDING,)
     targets: ClassVar = (O.PENDING,)
+    dispatches: ClassVar = True
     kind: ClassVar = Kind.ATTEMPT
     needs: ClassVar = "no attempt is running; nothing that applies is frozen; its approval, if any, has not expired"
 

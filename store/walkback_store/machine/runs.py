@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from walkback_store.errors import NotAdopted, NotFound, PreconditionFailed, RunExists, RunPruned, StaleFence
 from walkback_store.log import Draft, Row
 from walkback_store.machine.base import ANYONE, LEAVES_WORKER, NONE, STORE, UNCHANGED, WORKER, Load, OnRun, View
-from walkback_store.values import encode
+from walkback_store.values import encode, fingerprint
 from walkback_store.words import (
     FINISHED,
     LIVE,
@@ -67,7 +67,7 @@ class StartRun(OnRun):
             raise PreconditionFailed(
                 f"{run_id!r} cannot be a run id: 1 to {MAX_RUN_ID} printable characters, not starting with '@'."
             )
-        digest = _digest(self.input)
+        digest = fingerprint(self.input)
         run = view.run(run_id)
         if run is not None:
             if (run["agent"], run["input_digest"]) == (self.agent, digest):
@@ -98,12 +98,6 @@ class StartRun(OnRun):
             n, data["snapshot"] = view.snapshot(stand_in, run_id, self.state)
             row |= {"snapshots": n + 1, "last_snapshot": n}
         return [Draft(Kind.RUN_STARTED, data, {"runs": {"": row}})]
-
-
-def _digest(value: object) -> str:
-    from hashlib import sha256
-
-    return sha256(encode(value)).hexdigest()
 
 
 @dataclass(kw_only=True, slots=True)

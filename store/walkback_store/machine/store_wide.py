@@ -24,6 +24,7 @@ class Freeze(OnStore):
     """No call of this tool, of this agent, or at all is dispatched from here on."""
 
     subject: ClassVar = "freeze"
+    freezes: ClassVar = True
     kind: ClassVar = Kind.OPERATOR_ACTION
     sources: ClassVar = (NONE,)
     targets: ClassVar = ("active",)
@@ -51,6 +52,7 @@ class Unfreeze(OnStore):
     """Dispatch goes on."""
 
     subject: ClassVar = "freeze"
+    freezes: ClassVar = True
     kind: ClassVar = Kind.OPERATOR_ACTION
     sources: ClassVar = ("active",)
     targets: ClassVar = ("lifted",)

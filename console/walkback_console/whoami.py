@@ -1,4 +1,4 @@
-"""Who the operator is: the OS user on SQLite, the database role on PostgreSQL. Not what an environment variable says."""
+"""Who the operator is: the OS user on SQLite, the database role on PostgreSQL; never an environment variable's word."""
 
 from __future__ import annotations
 

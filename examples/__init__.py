@@ -1,0 +1,1 @@
+"""Agents that run, against real local services."""

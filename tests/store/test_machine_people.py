@@ -1,0 +1,34 @@
+"""People: approvals, decisions that wait, and their words on what is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.store import recipes
+from tests.store.recipes import World, matrix, transitions
+from walkback_store.machine.base import Transition
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with recipes.new_world(request, tmp_path_factory) as made:
+        yield made
+
+
+@pytest.mark.parametrize(("transition", "state"), matrix("approval", "decision"))
+def test_a_transition_is_legal_from_exactly_its_sources(transition: type[Transition], state: str, world: World) -> None:
+    recipes.check(world, transition, state)
+
+
+@pytest.mark.parametrize("transition", transitions("approval", "decision"))
+def test_an_id_that_was_used_for_something_else_is_a_conflict(transition: type[Transition], world: World) -> None:
+    recipes.check_conflict(world, transition)
+
+
+@pytest.mark.parametrize("transition", transitions("approval"))
+def test_a_decision_about_an_approval_that_moved_on_is_refused_and_told_what_happened(
+    transition: type[Transition], world: World
+) -> None:
+    recipes.check_stale_view(world, transition)
