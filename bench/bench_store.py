@@ -320,7 +320,11 @@ def measure_writers(report: Sink, subject: Subject) -> None:
         else:
             report.add(name, each, "fsyncs")
     gain = found[WRITERS[-1]].rate / found[1].rate
-    report.add(f"{WRITERS[-1]} writers against one, {subject.name}", gain, "ratio", ">= 2", gain >= 2)
+    name = f"{WRITERS[-1]} writers against one, {subject.name}"
+    if subject.kind == "sqlite":
+        report.add(name, gain, "ratio", ">= 2", gain >= 2)
+    else:
+        report.add(name, gain, "ratio")
 
 
 _WRITING = "import json, sys; from bench.bench_store import writers; writers(*json.loads(sys.argv[1]))"

@@ -59,7 +59,7 @@ class _Waiting:
         self.results: list[Committed | StoreError] = []
         self.error: BaseException | None = None
         self.done = self.lead = False
-        self.signal = threading.Event()
+        self.signal: threading.Event | None = None
 
 
 class Engine:
@@ -86,7 +86,9 @@ class Engine:
             self._queue.append(mine)
             if not self._leading:
                 self._leading = mine.lead = True
-        if not mine.lead:
+            else:
+                mine.signal = threading.Event()
+        if mine.signal is not None:
             mine.signal.wait()
         if mine.lead and not mine.done:
             self._lead()
@@ -107,8 +109,9 @@ class Engine:
                     heir.lead = True
             for waiting in batch:
                 waiting.done = True
-                waiting.signal.set()
-            if heir is not None:
+                if waiting.signal is not None:
+                    waiting.signal.set()
+            if heir is not None and heir.signal is not None:
                 heir.signal.set()
 
     def _serve(self, batch: Sequence[_Waiting]) -> None:

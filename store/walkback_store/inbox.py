@@ -378,16 +378,23 @@ def _stuck(moment: Moment, now: int) -> Iterator[_Source]:
 def _heads(of: ColumnElement[bool], since: Column[Any]) -> Select[Any]:
     """For each agent version of which runs wait for a worker, the run that is next; by skipping through the index."""
     r = schema.runs
-    after = schema.runs.alias("following")
-    order = (r.c.agent, r.c.agent_version, r.c.run_no if of is FREE else r.c.wake_at)
-    names = ("agent", "agent_version", "since")
-    first = select(r.c.agent, r.c.agent_version, since.label("since")).where(of).order_by(*order).limit(1).subquery()
-    heads = select(first).cte("heads", recursive=True)
-    beyond = tuple_(r.c.agent, r.c.agent_version) > tuple_(heads.c.agent, heads.c.agent_version)
-    following = select(r.c.run_no).where(of, beyond).order_by(*order).limit(1).correlate(heads).scalar_subquery()
-    of_next = (after.c.agent, after.c.agent_version, after.c[since.name])
-    heads = heads.union_all(select(*of_next).select_from(heads.join(after, after.c.run_no == following)))
-    return select(*(heads.c[name] for name in names)).limit(MAX_PAGE)
+    next_one = schema.runs.alias("next_one")
+    place = r.c.run_no if of is FREE else r.c.wake_at
+    first = select(r.c.agent, r.c.agent_version, since.label("since")).where(of, r.c.agent >= "")
+    first = first.order_by(r.c.agent, r.c.agent_version, place).limit(1)
+    heads = select(first.subquery()).cte("heads", recursive=True)
+    version = and_(r.c.agent == heads.c.agent, r.c.agent_version > heads.c.agent_version)
+    found = [
+        select(r.c.run_no).where(of, beyond).order_by(*order, place).limit(1).correlate(heads).scalar_subquery()
+        for beyond, order in (
+            (version, (r.c.agent_version,)),
+            (r.c.agent > heads.c.agent, (r.c.agent, r.c.agent_version)),
+        )
+    ]
+    following = select(next_one.c.agent, next_one.c.agent_version, next_one.c[since.name])
+    following = following.select_from(heads.join(next_one, next_one.c.run_no == func.coalesce(*found)))
+    heads = heads.union_all(following)
+    return select(heads.c.agent, heads.c.agent_version, heads.c.since).limit(MAX_PAGE)
 
 
 def _worker_lost(gone: Sequence[str], now: int) -> _Source:

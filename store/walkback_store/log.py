@@ -6,6 +6,7 @@ is therefore the same few lines for the live store and for `fsck`, and a project
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -121,6 +122,7 @@ def row_key(table: str, *parts: object) -> str:
     return "/".join(str(part) for part in parts)
 
 
+@functools.lru_cache(maxsize=4096)
 def parse_key(table: str, key: str) -> tuple[Any, ...]:
     names = KEYS[table]
     if not names:

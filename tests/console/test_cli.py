@@ -358,7 +358,9 @@ def test_adopting_needs_a_reason_and_a_copy(walkback: Command, filled: str) -> N
     assert "this store is adopted" in refused.err
 
 
-def test_a_postgresql_store_is_backed_up_with_the_servers_own_tools(walkback: Command, pg_url: str, tmp_path: Path) -> None:
+def test_a_postgresql_store_is_backed_up_with_the_servers_own_tools(
+    walkback: Command, pg_url: str, tmp_path: Path
+) -> None:
     open_store(pg_url).close()
     done = walkback("backup", str(tmp_path / "copy.db"), "--store", pg_url)
     assert done.code == 1

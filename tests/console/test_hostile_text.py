@@ -121,7 +121,7 @@ def hostile(tmp_path: Path) -> str:
 
 def commands(url: str, folder: Path) -> list[list[str]]:
     """Every command there is, with every argument that changes what it prints."""
-    found: list[list[str]] = [
+    looks = [
         ["inbox"],
         ["runs"],
         ["runs", EVIL_ID],
@@ -132,18 +132,19 @@ def commands(url: str, folder: Path) -> list[list[str]]:
         ["events", "@store"],
         ["show", "nothing"],
         ["show", MARKUP],
+        *([command, run_id] for run_id in RUNS.values() for command in ("show", "events", "audit")),
+        ["show", "--all", RUNS["unknown"]],
+    ]
+    changes = [
         ["adopt", "--yes", "--reason", "none"],
+        ["backup", str(folder / "a.db")],
+        ["backup", str(folder / "b.db"), "--json"],
         ["prune", "--older-than", "0s", "--dry-run"],
         ["prune", "--older-than", "0s", "--yes"],
-        ["events", RUNS["failed"]],  # pruned by now
-        ["audit", RUNS["failed"]],
-        ["show", RUNS["failed"]],
     ]
-    for run_id in (RUNS["unknown"], RUNS["asks"], RUNS["waits"]):
-        found += [["show", run_id], ["show", "--all", run_id], ["events", run_id], ["audit", run_id]]
-    as_json = [[*args, "--json"] for args in found if args[0] not in {"prune", "adopt"}]
-    backups = [["backup", str(folder / "a.db")], ["backup", str(folder / "b.db"), "--json"]]
-    return [["--store", url, *args] for args in (*found[:13], *as_json, *found[13:], *backups)]
+    pruned = [[command, RUNS["failed"]] for command in ("show", "events", "audit", "fsck")]
+    as_json = [[*args, "--json"] for args in looks]
+    return [["--store", url, *args] for args in (*looks, *as_json, *changes, *pruned)]
 
 
 def test_every_command_is_driven(tmp_path: Path) -> None:

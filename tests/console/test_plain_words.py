@@ -46,13 +46,16 @@ def test_ages_and_deadlines_read_in_both_directions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "said"), [(0, "0 bytes"), (999, "999 bytes"), (1200, "1.2 KB"), (999_900, "1.0 MB"), (12_345_678, "12 MB")]
+    ("count", "said"),
+    [(0, "0 bytes"), (999, "999 bytes"), (1200, "1.2 KB"), (999_900, "1.0 MB"), (12_345_678, "12 MB")],
 )
 def test_sizes_have_two_or_three_figures(count: int, said: str) -> None:
     assert say.size(count) == said
 
 
-@pytest.mark.parametrize(("text", "length"), [("30d", 30 * say.DAY), ("12h", 12 * say.HOUR), ("2w", 14 * say.DAY), ("0s", 0)])
+@pytest.mark.parametrize(
+    ("text", "length"), [("30d", 30 * say.DAY), ("12h", 12 * say.HOUR), ("2w", 14 * say.DAY), ("0s", 0)]
+)
 def test_a_duration_is_a_number_and_a_unit(text: str, length: int) -> None:
     assert say.parse_duration(text) == length
 

@@ -21,6 +21,7 @@ from walkback_store.backends.sqlite import SQLiteBackend
 from walkback_store.engine import Committed
 from walkback_store.errors import (
     IllegalTransition,
+    NotFound,
     PreconditionFailed,
     StaleFence,
     StoreError,
@@ -224,6 +225,23 @@ def test_the_store_goes_on_after_the_database_rejected_something(store: Store) -
         store.do(ParkRun(**h.by, waits_for="time", wake_at=TOO_LARGE, state=encode({"never": 1})))
     store.do(RecordStep(**h.by, step="1", name="look", state=encode({"n": 1})))
     assert store.state("r0", 1) == {"n": 1}
+    assert fsck(store, deep=True).problems == []
+
+
+def test_what_is_rejected_leaves_nothing_behind_that_could_refuse_others_later(store: Store) -> None:
+    """A driver that prepares statements must not believe in one that was in line behind the rejected one."""
+    for _ in range(3):
+        with pytest.raises(NotFound):
+            store.do(note("no such run"))
+    register(store)
+    for i in range(2):
+        start(store, f"r{i}")
+    h = claim(store)
+    with pytest.raises(PreconditionFailed):
+        store.do(ParkRun(**h.by, waits_for="time", wake_at=TOO_LARGE, state=encode({"never": 1})))
+    for i in range(2, 6):
+        start(store, f"r{i}")
+        store.do(RecordStep(**h.by, step=str(i), name="look", state=encode({"i": i})))
     assert fsck(store, deep=True).problems == []
 
 

@@ -76,12 +76,13 @@ def exit_code_of(error: Exception) -> int | None:
         ReadOnly,
         StoreBusy,
         StoreError,
+        TooSlow,
         Unreachable,
     )
 
     if isinstance(error, NotConfirmed):
         return error.exit_code
-    if isinstance(error, CannotOpen | Unreachable):
+    if isinstance(error, CannotOpen | TooSlow | Unreachable):
         return UNREACHABLE
     if isinstance(error, StoreBusy | ReadOnly | DiskFull | CommitUnknown):
         return NOT_WRITTEN

@@ -70,6 +70,10 @@ class PostgresBackend(Backend):
         with connection.cursor() as cursor:
             cursor.execute("SELECT set_config('lock_timeout', %s, false)", [f"{round(self._wait * 1000)}ms"])
             cursor.execute("SET idle_in_transaction_session_timeout = '60s'")
+            # A server or role may have it off by default; what is strict must not depend on that.
+            cursor.execute(
+                "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+            )
         connection.commit()
 
     def open_writer(self) -> Any:
@@ -131,7 +135,9 @@ class PostgresBackend(Backend):
     def _failed(self, error: Any, committing: bool) -> Exception:
         if self._writer is None or self._writer.closed or self._writer.broken:
             return ConnectionLost(error, committing)
-        self.rollback()
+        # The driver takes statements for prepared that stood in line behind the one that failed, and never were: a new
+        # connection has no such memory. The server has rolled back, and let go of its locks, when it said no.
+        self.reconnect_later()
         known = self.translate(error)
         if known is not None:
             return known
