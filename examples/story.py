@@ -264,7 +264,11 @@ def main() -> None:
     folder = options.folder.absolute()
     start_afresh(folder)
     story = Story(folder, Narrator(options.quiet))
-    story.tell()
+    try:
+        story.tell()
+    except BrokenPipeError:  # whoever listened has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more as it exits
+        raise SystemExit(1) from None
     print(f"The store is {story.shown_db}; the ledger's book is beside it.")
 
 

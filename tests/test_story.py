@@ -29,10 +29,16 @@ def tell(folder: Path, *args: str) -> str:
     return done.stdout
 
 
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Where the story happened, and what was printed. It takes a few seconds, so it is told once for all."""
+    folder = tmp_path_factory.mktemp("story") / "demo"
+    return folder, tell(folder)
+
+
 @pytest.fixture
-def demo(tmp_path: Path) -> Path:
-    tell(tmp_path / "demo", "--quiet")
-    return tmp_path / "demo"
+def demo(told: tuple[Path, str]) -> Path:
+    return told[0]
 
 
 def test_the_effect_happened_once_and_the_run_ended_well(demo: Path) -> None:
@@ -72,9 +78,8 @@ def test_telling_it_again_starts_afresh_and_keeps_what_is_not_ours(demo: Path) -
         assert len(store.runs().rows) == 3
 
 
-def test_it_reads_well_at_80_columns_and_shows_what_the_real_commands_say(tmp_path: Path) -> None:
-    told = tell(tmp_path / "demo")
-    lines = [line for line in told.splitlines() if str(tmp_path) not in line]
-    assert [line for line in lines if len(line) > 80] == []
+def test_it_reads_well_at_80_columns_and_shows_what_the_real_commands_say(told: tuple[Path, str]) -> None:
+    folder, text = told
+    assert [line for line in text.splitlines() if len(line) > 80 and str(folder) not in line] == []
     for words in ("$ walkback", "needs_operator: unknown", "retry safe?", "clean", "whole", "FROZEN tool send_mail"):
-        assert words in told
+        assert words in text

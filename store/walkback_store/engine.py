@@ -186,7 +186,10 @@ class Engine:
                 return [self._truth([t], unknown)[0] for t in transitions]
             except (CommitUnknown, Unreachable) as error:  # those before it may be in the log
                 raise CommitUnknown(str(error), [t.id for t in transitions]) from error
-        recorded = self._recorded_alone(transitions[0])
+        try:
+            recorded = self._recorded_alone(transitions[0])
+        except Rejected:  # the database does not even take its names, such as one with NUL
+            recorded = None
         if recorded is not None:
             return [recorded]
         return [PreconditionFailed(f"the database rejected {type(transitions[0]).__name__}: {rejected}")]

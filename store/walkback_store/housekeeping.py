@@ -91,7 +91,9 @@ def _copy(backend: SQLiteBackend, partial: Path, called: Path, progress: Callabl
             try:
                 with contextlib.closing(target._connect()) as copy:
                     source.backup(copy, pages=BACKUP_PAGES, progress=report)
-                    copy.execute("PRAGMA journal_mode=DELETE")  # one file, whole in itself
+                    (mode,) = copy.execute("PRAGMA journal_mode=DELETE").fetchone()  # one file, whole in itself
+                    if mode != "delete":
+                        raise CannotOpen(f"the backup {called} could not be finished. Nothing was created; try again.")
                     copy.execute("UPDATE store SET home = 'backup'")
             except sqlite3.Error as error:
                 raise target.translate(error) or error from error
@@ -112,18 +114,17 @@ def _sync_directory(path: Path) -> None:
 
 def adopt(store: Store, actor: str, reason: str) -> int:
     """Let a copy or a restored backup run from here on; no fence given before holds in it. Returns the new epoch."""
-    s = schema.store
-    with store.backend.engine.connect() as connection:
-        before = int(connection.execute(select(s.c.epoch)).scalar_one())
-        top = int(connection.execute(select(func.max(schema.events.c.pos))).scalar() or 0)
-    epoch = max(int(time.time()), before + 1)
+    with store._reading(patient=True) as moment:
+        (before,) = moment.values(select(schema.store.c.epoch))
+        (top,) = moment.values(select(func.coalesce(func.max(schema.events.c.pos), 0)))
+    epoch: int = max(int(time.time()), before + 1)
     store.do(AdoptStore(actor=actor, epoch=epoch, home=store.engine.home, feed_base=top, reason=reason))
     return epoch
 
 
 def is_adopted(store: Store) -> bool:
-    with store.backend.engine.connect() as connection:
-        return bool(connection.execute(select(schema.store.c.home)).scalar_one() == store.engine.home)
+    with store._reading(patient=True) as moment:
+        return moment.values(select(schema.store.c.home)) == [store.engine.home]
 
 
 # --- prune -------------------------------------------------------------------------------------------------------
@@ -204,8 +205,8 @@ def _would_prune(store: Store, older_than: int) -> Pruned:
     runs = select(func.count()).select_from(r).where(r.c.run_no.in_(goes))
     bodies = select(func.count()).select_from(e).where(e.c.run_no.in_(goes), e.c.kind.not_in(sorted(AUDIT_KINDS)))
     snapshots = select(func.count()).select_from(s).where(s.c.run_no.in_(goes))
-    with store.backend.engine.connect() as connection:
-        return Pruned(*(int(connection.execute(query).scalar_one()) for query in (runs, bodies, snapshots)))
+    with store._reading(patient=True) as moment:
+        return Pruned(*(moment.values(query)[0] for query in (runs, bodies, snapshots)))
 
 
 def _prune_run(store: Store, run_id: str, older_than: int, actor: str, total: Pruned) -> None:
@@ -279,12 +280,10 @@ def statistics(store: Store) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     backend, e, s = store.backend, schema.events, schema.snapshots
-    with backend.engine.connect() as connection:
-        if backend.locks_rows:
-            connection = connection.execution_options(isolation_level="REPEATABLE READ")
+    with store._reading(patient=True) as moment:
 
         def number(query: Executable) -> int:
-            return int(connection.execute(query).scalar() or 0)
+            return int(moment.values(query)[0] or 0)
 
         for t in schema.metadata.sorted_tables:
             found[f"{t.name}_rows"] = number(select(func.count()).select_from(t))

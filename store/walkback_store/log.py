@@ -7,8 +7,7 @@ is therefore the same few lines for the live store and for `fsck`, and a project
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Protocol
@@ -174,27 +173,32 @@ def new_row(table: str, run_no: int, key: str) -> Row:
 def encode_body(data: Mapping[str, Any], changes: Changes) -> bytes:
     """The canonical bytes of an event's body; what cannot be stored is refused with its path."""
     facts = encode(data)
-    try:  # columns are plain scalars, which need no looking at
-        columns = orjson.dumps(changes, option=orjson.OPT_SORT_KEYS)
+    try:
+        columns = orjson.dumps(changes, option=orjson.OPT_SORT_KEYS) if _is_simple(changes) else encode(changes)
     except TypeError:
         columns = encode(changes)
     return b'{"data":' + facts + b',"set":' + columns + b"}"
 
 
-_CONTROL = re.compile("\x00")
+def _columns(changes: Changes) -> Iterator[Mapping[str, Any]]:
+    return (columns for keyed in changes.values() for columns in keyed.values())
+
+
+def _is_simple(changes: Changes) -> bool:
+    """Whether orjson alone writes it right, or raises: it has no number that JSON lacks, and no row called `$`."""
+    return not any("$" in keyed or float in map(type, c.values()) for keyed in changes.values() for c in keyed.values())
 
 
 def storable(changes: Changes) -> Changes:
     """The same changes without NUL, which PostgreSQL refuses in text; the exact bytes are in the event's data."""
-    for keyed in changes.values():
-        for columns in keyed.values():
-            for value in columns.values():
-                if type(value) is str and "\x00" in value:
-                    return {
-                        table: {
-                            k: {c: _CONTROL.sub("\u2400", v) if isinstance(v, str) else v for c, v in cols.items()}
-                            for k, cols in keys.items()
-                        }
-                        for table, keys in changes.items()
+    for columns in _columns(changes):
+        for value in columns.values():
+            if type(value) is str and "\x00" in value:
+                return {
+                    table: {
+                        k: {c: v.replace("\x00", "\u2400") if isinstance(v, str) else v for c, v in cols.items()}
+                        for k, cols in keys.items()
                     }
+                    for table, keys in changes.items()
+                }
     return changes

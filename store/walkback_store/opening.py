@@ -106,6 +106,7 @@ def prepare(backend: Backend, *, create: bool = True) -> None:
                 raise CannotOpen(f"there is no store at {backend.path}. Nothing was created; check the path.")
             _create(backend)
         _prepare(backend, create)
+        backend.home()  # if that cannot be told, then neither can a copy from its original
     except BaseException as error:
         backend.close()
         ours = _translated(backend, error)
@@ -134,7 +135,11 @@ def _create(backend: SQLiteBackend) -> None:
     try:
         new.create_file()
         _prepare(new, create=True)
-        new.close()  # the last to leave moves everything from -wal into the file
+        new.engine.dispose()  # nobody but the writer is left, so that a checkpoint waits for nobody
+        # Closing would move everything from -wal into the file too, but say nothing when the disk is full.
+        if new.open_writer().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() != (0, 0, 0):
+            raise CannotOpen(f"{backend.path} could not be written to its end. Nothing was created; try again.")
+        new.close()
         with contextlib.suppress(FileExistsError):
             os.link(new.path, backend.path)
         directory = os.open(backend.path.parent, os.O_RDONLY)

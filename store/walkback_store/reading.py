@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,14 +30,14 @@ class Moment:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def rows(self, query: Executable) -> list[Row]:
-        result = self._connection.execute(query)
+    def rows(self, query: Executable, values: Mapping[str, Any] | None = None) -> list[Row]:
+        result = self._connection.execute(query, values)
         names = tuple(result.keys())
         return [dict(zip(names, row, strict=True)) for row in result]
 
-    def values(self, query: Executable) -> list[Any]:
+    def values(self, query: Executable, values: Mapping[str, Any] | None = None) -> list[Any]:
         """The first column."""
-        return list(self._connection.execute(query).scalars())
+        return list(self._connection.execute(query, values).scalars())
 
 
 class Reader:

@@ -240,14 +240,14 @@ def test_events_come_whole_and_in_order_however_many(walkback: Command, store_ur
 
 
 def test_following_shows_an_event_of_another_process_and_ends_with_ctrl_c(filled: str) -> None:
-    with terminal(command("events", "lost-2", "--follow", "--store", filled), **environment(TERM="dumb")) as screen:
+    with terminal(command("events", "lost-2", "--follow", "--store", filled), TERM="dumb") as screen:
         screen.until(b"needs_operator")
         with open_store(filled) as store:
             store.do(AddNote(actor=driver.ANN, run_id="lost-2", reason="calling the plumber"))
         screen.until(b"calling the plumber")
         screen.process.send_signal(signal.SIGINT)
         said = screen.rest()
-        assert screen.process.wait() == 130
+        assert screen.process.wait() == 130, said.decode()
         assert b"Traceback" not in said
 
 

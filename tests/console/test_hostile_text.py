@@ -71,7 +71,8 @@ def hostile(tmp_path: Path) -> str:
         store.do(RecordStep(**h.by, step=evil("step"), name=evil("step name"), data={"said": evil("said")}))
         call: dict[str, Any] = {
             "tool": evil("tool"), "tool_version": evil("version"), "description": evil("description"),
-            "stake": evil("stake"), "compensate": evil("undo"), "service": evil("service"), "identity": evil("identity"),
+            "stake": evil("stake"), "compensate": evil("undo"), "service": evil("service"),
+            "identity": evil("identity"),
         }  # fmt: skip
         driver.intend(h, "2", **call)
         store.do(
@@ -164,8 +165,8 @@ def test_no_control_byte_from_the_store_reaches_the_terminal(hostile: str, tmp_p
     folded = "".join(said.split())
     for where in (
         "agent", "tag", "step", "stepname", "said", "tool", "description", "stake", "undo", "attempted", "proven",
-        "retrysafe", "verdict", "errorclass", "error", "why", "operator", "note", "owner", "late", "waitsfor", "freezer",
-        "reason", "worker", "runerror", "edited",
+        "retrysafe", "verdict", "errorclass", "error", "why", "operator", "note", "owner", "late", "waitsfor",
+        "freezer", "reason", "worker", "runerror", "edited",
     ):  # fmt: skip
         assert f"{where}:␛[2J" in folded, f"the hostile {where} was never shown, so this test shows nothing about it"
     assert "".join(MARKUP.split()) in folded

@@ -37,9 +37,9 @@ def test_every_key_of_every_json_is_documented_with_its_command(walkback: Comman
     copy = str(tmp_path / "copy.db")
     undocumented = []
     for args in (
-        ("inbox",), ("runs",), ("show", "lost"), ("show", "asks"), ("stats",), ("doctor",), ("fsck",), ("audit", "lost"),
-        ("events", "done", "--after", "2"), ("backup", copy), ("prune", "--older-than", "0s", "--yes"),
-        ("adopt", "--reason", "gone", "--yes", "--store", copy),
+        ("inbox",), ("runs",), ("show", "lost"), ("show", "asks"), ("stats",), ("doctor",), ("fsck",),
+        ("audit", "lost"), ("events", "done", "--after", "2"), ("backup", copy),
+        ("prune", "--older-than", "0s", "--yes"), ("adopt", "--reason", "gone", "--yes", "--store", copy),
     ):  # fmt: skip
         done = walkback("--store", url, *args, "--json")
         said = section(args[0]) + (section("runs") if args[0] == "show" else "")

@@ -31,11 +31,19 @@ from walkback_store.errors import (
 from walkback_store.fsck import fsck
 from walkback_store.machine.base import Transition
 from walkback_store.machine.operations import Call, Intend, Settle
-from walkback_store.machine.people import AddNote
-from walkback_store.machine.runs import DeclarePlan, FinishRun, ParkRun, RecordStep, StartRun
+from walkback_store.machine.people import AddNote, TakeBack
+from walkback_store.machine.runs import (
+    DeclarePlan,
+    FinishRun,
+    NeedOperator,
+    ParkRun,
+    RecordStep,
+    SendSignal,
+    StartRun,
+)
 from walkback_store.store import Store
 from walkback_store.values import encode
-from walkback_store.words import Answer, Effect, OperationStatus
+from walkback_store.words import Answer, Effect, OperationStatus, Why
 
 ROOT = Path(__file__).parents[2]
 TOO_LARGE = 2**63
@@ -226,6 +234,32 @@ def test_the_store_goes_on_after_the_database_rejected_something(store: Store) -
     store.do(RecordStep(**h.by, step="1", name="look", state=encode({"n": 1})))
     assert store.state("r0", 1) == {"n": 1}
     assert fsck(store, deep=True).problems == []
+
+
+@pytest.mark.parametrize("name", ["nul\x00", "lone \ud800 surrogate"])
+def test_a_name_that_the_database_cannot_look_up_is_refused_alone(name: str, store: Store) -> None:
+    (h,) = many_held(store, 1)
+    results = store.commit(
+        [
+            note("r0"),
+            note(name),
+            StartRun(actor=ANN, run_id=name, agent="a"),
+            SendSignal(actor=ANN, run_id="r0", signal_id="s", name=name),
+            RecordStep(**h.by, step="1", name=name),
+            note("r0", "after"),
+        ]
+    )
+    assert [isinstance(r, StoreError) for r in results[:3]] == [False, True, True]
+    assert notes_of(store, "r0") == ["looked at it", "after"]
+    assert fsck(store, deep=True).problems == []
+
+
+def test_a_number_that_the_database_cannot_look_up_is_refused_alone(store: Store) -> None:
+    (h,) = many_held(store, 1)
+    park = NeedOperator(**h.by, why=Why.REVIEW, detail="look")
+    wrong = TakeBack(actor=ANN, run_id="r0", decision=10**30, reason="wait")
+    results = store.commit([note("r0"), wrong, park, note("r0", "after")])
+    assert [isinstance(r, StoreError) for r in results] == [False, True, False, False]
 
 
 def test_what_is_rejected_leaves_nothing_behind_that_could_refuse_others_later(store: Store) -> None:

@@ -405,7 +405,11 @@ def finished(store: Store, run_id: str, **more: object) -> Held:
     start(store, run_id, tags=["t"], **more)  # type: ignore[arg-type]
     h = claim(store)
     assert h.run_id == run_id
-    store.do(RecordStep(**h.by, step="1", step_kind="observe", name="look", data={"saw": random.Random(run_id).randbytes(500)}))
+    store.do(
+        RecordStep(
+            **h.by, step="1", step_kind="observe", name="look", data={"saw": random.Random(run_id).randbytes(500)}
+        )
+    )
     store.do(RecordStep(**h.by, step="2", step_kind="decide", name="think", data={"why": "because"}))
     write(h, "3", before={"n": run_id}, after={"n": run_id, "paid": True})
     store.do(AddNote(actor=ANN, run_id=run_id, reason="looks right"))
@@ -635,9 +639,7 @@ def test_two_may_prune_at_once_and_each_run_goes_once(store_url: str) -> None:
         for n in range(12):
             finished(store, f"old-{n}")
         totals: list[Pruned] = []
-        threads = [
-            threading.Thread(target=lambda s=s: totals.append(prune(s, 2**62, ANN))) for s in (store, other)
-        ]
+        threads = [threading.Thread(target=lambda s=s: totals.append(prune(s, 2**62, ANN))) for s in (store, other)]
         for thread in threads:
             thread.start()
         for thread in threads:

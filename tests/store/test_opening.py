@@ -567,20 +567,26 @@ def set_read_only(postgres: Postgres, url: str, on: bool) -> None:
 # --- disk full ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kib", [0, 4, 64, 160])
-def test_a_disk_that_fills_up_while_a_store_is_made_leaves_nothing(folder: Path, kib: int) -> None:
+def test_a_disk_that_fills_up_while_a_store_is_made_leaves_a_whole_one_or_nothing(folder: Path) -> None:
     """Where nobody may mount anything, a limit on the size of files stands in; SQLite takes that for a broken disk."""
     order: dict[str, Any] = {"url": str(folder / "walkback.db"), "at": str(folder)}
     wrapper = own_mounts()
-    if wrapper is not None:
-        found = opened_elsewhere(order | {"disk": max(4096, kib * 1024)}, wrapper)
-        assert found["error"] == DiskFull.__name__, found
-        assert "free some" in found["message"]
-    else:
-        found = opened_elsewhere(order | {"file_limit": kib * 1024})
-        assert found["error"] == Unreachable.__name__, found
-    assert "Nothing was" in found["message"]
-    assert found["left"] == []
+    made = {}
+    for kib in (4, 60, 100, 140, 180, 220, 260, 300, 340, 4000):
+        limit = {"disk" if wrapper else "file_limit": kib * 1024}
+        opener = Opener(order | limit, wrapper or ())
+        opener.until_ready()
+        opener.go()
+        found = opener.answer()
+        made[kib] = found["error"] is None
+        assert found["left"] == (["walkback.db"] if made[kib] else []), (kib, found)
+        if not made[kib]:
+            assert found["error"] == (DiskFull if wrapper else Unreachable).__name__, (kib, found)
+            assert "Nothing was" in found["message"]
+        for path in folder.iterdir():  # there only if the disk was no disk of its own
+            path.unlink()
+    assert (made[4], made[60], made[4000]) == (False, False, True)
+    assert sorted(made.values()) == list(made.values())
 
 
 def test_a_disk_that_does_not_take_a_write_is_no_answer(folder: Path) -> None:

@@ -11,8 +11,8 @@ import io
 import sys
 from collections.abc import Sequence
 
-FINE, REFUSED, USAGE, UNREACHABLE, NOT_WRITTEN = 0, 1, 2, 3, 4
-"""Exit codes, as docs/cli.md lists them. Ctrl-C is 130."""
+FINE, REFUSED, USAGE, UNREACHABLE, NOT_WRITTEN, INTERRUPTED = 0, 1, 2, 3, 4, 130
+"""Exit codes, as docs/cli.md lists them."""
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -25,10 +25,17 @@ def main(args: Sequence[str] | None = None) -> None:
     try:
         app(args, prog_name="walkback")
     except Exception as error:
-        code = _told(error)
+        code = INTERRUPTED if _interrupted(error) else _told(error)
         if code is None:
             raise
         sys.exit(code)
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Ctrl-C in the middle of a statement: closing a connection that is still busy can raise something else on top."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def _told(error: Exception) -> int | None:

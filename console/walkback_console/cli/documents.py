@@ -135,7 +135,6 @@ def inbox_item(row: Row) -> Document:
     return {
         "kind": row["kind"],
         "why": row["why"],
-        "target": row["target"],
         "count": row["n"],
         "run": row["run_id"],
         "step": row["step"],

@@ -27,6 +27,10 @@ class Rejected(Exception):
     """The database refused a statement (a constraint, a value it cannot hold). The transaction is rolled back."""
 
 
+UNSTORABLE = (OverflowError, UnicodeEncodeError)
+"""What a driver raises for a value that it cannot even send."""
+
+
 class Statements:
     """SQL compiled once from SQLAlchemy's constructs, for the hot path: a prepared text and the order of its values."""
 

@@ -10,7 +10,7 @@ from sqlalchemy import create_engine, event
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 
-from walkback_store.backends.base import Backend, ConnectionLost, Fetched, Query, Rejected, Statements
+from walkback_store.backends.base import UNSTORABLE, Backend, ConnectionLost, Fetched, Query, Rejected, Statements
 from walkback_store.errors import (
     BadStoreURL,
     CannotOpen,
@@ -104,7 +104,7 @@ class PostgresBackend(Backend):
                     self._writer.execute(sql)
                 cursors = [self._writer.execute(sql, values) for sql, values in queries]
             return [cursor.fetchall() for cursor in cursors]
-        except self._psycopg.Error as error:
+        except (self._psycopg.Error, *UNSTORABLE) as error:
             raise self._failed(error, committing=False) from error
 
     def commit(self, writes: Sequence[tuple[str, Sequence[Sequence[Any]]]]) -> None:
@@ -117,7 +117,7 @@ class PostgresBackend(Backend):
                     for row in rows:
                         writer.execute(sql, row)
                 writer.execute("COMMIT")
-        except self._psycopg.Error as error:
+        except (self._psycopg.Error, *UNSTORABLE) as error:
             raise self._failed(error, committing=True) from error
         finally:
             self._opening = []
@@ -141,7 +141,7 @@ class PostgresBackend(Backend):
         known = self.translate(error)
         if known is not None:
             return known
-        if error.sqlstate in {"40P01", "40001"}:
+        if getattr(error, "sqlstate", None) in {"40P01", "40001"}:
             return ConnectionLost(error, False)  # rolled back whole by the server: try again
         return Rejected(str(error))
 

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.pool import QueuePool
 
-from walkback_store.backends.base import Backend, Fetched, Query, Rejected, Statements
+from walkback_store.backends.base import UNSTORABLE, Backend, Fetched, Query, Rejected, Statements
 from walkback_store.errors import (
     CannotOpen,
     CorruptData,
@@ -159,6 +159,9 @@ class SQLiteBackend(Backend):
         execute = self._writer.execute
         try:
             return [execute(sql, values).fetchall() for sql, values in queries]
+        except UNSTORABLE as error:
+            self.rollback()
+            raise Rejected(str(error)) from error
         except sqlite3.Error as error:
             self.rollback()
             raise self.translate(error) or error from error
@@ -172,7 +175,7 @@ class SQLiteBackend(Backend):
                 else:
                     writer.executemany(sql, rows)
             writer.execute("COMMIT")
-        except (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.DataError, OverflowError) as error:
+        except (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.DataError, *UNSTORABLE) as error:
             self.rollback()
             raise Rejected(str(error)) from error
         except sqlite3.Error as error:

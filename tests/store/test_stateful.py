@@ -1,0 +1,830 @@
+"""Random workers and operators, over several runs, from two stores on one database: nothing they do breaks a promise.
+
+Each step submits transitions that may be legal or not, one by one or as a group. What was refused changed nothing, what
+was applied moved only as the state machine declares, and no effect was let through that a person had stopped. The
+promises are written down here once more, from the rows as they are stored, and not with the code that is tested.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random, SystemRandom
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from sqlalchemy import select, update
+
+from tests.store.driver import DIGEST, MINUTE, SECOND, Clock, open_with_clock, register
+from tests.store.recipes import run_statuses
+from tests.support.postgres import Postgres
+from walkback_store import open_store, schema
+from walkback_store.engine import Committed
+from walkback_store.errors import Frozen, PreconditionFailed, Refused, StoreError
+from walkback_store.fsck import fsck
+from walkback_store.log import Row
+from walkback_store.machine import TRANSITIONS, operations, people, runs, store_wide
+from walkback_store.machine.base import NONE, WORKER, OnRun, Transition
+from walkback_store.machine.document import moves_of
+from walkback_store.machine.operations import Call
+from walkback_store.store import Store
+from walkback_store.values import encode
+from walkback_store.words import (
+    FINISHED,
+    LIVE,
+    Answer,
+    Effect,
+    Evidence,
+    FreezeScope,
+    OperationStatus,
+    RunStatus,
+    Why,
+)
+
+LONG = os.environ.get("WALKBACK_FAULTS") == "long"
+RUNS, STEPS = 3, ("1", "2", "6.1", "6.2")
+EDITED = "e" * 64
+NOT_HERE = {store_wide.AdoptStore, store_wide.NotePrune}
+"""They concern the store as a whole, and would end all else that is going on."""
+
+Rows = dict[str, list[Row]]
+CHANCE = st.integers(0, 2**32 - 1)
+"""A step's own dice: what Hypothesis chooses is which steps there are, and their seeds."""
+WHICH = st.integers(0, 1)
+"""Which of the two stores."""
+
+
+@dataclass(slots=True)
+class Arena:
+    """Two stores on one database, as two processes would have them, used by many examples in turn."""
+
+    stores: tuple[Store, Store]
+    clock: Clock
+    examples: int = 0
+    applied: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
+
+    def rows(self, table: str, **equal: Any) -> list[Row]:
+        t = schema.metadata.tables[table]
+        query = select(t).where(*(t.c[name] == value for name, value in equal.items()))
+        with self.stores[0].backend.engine.connect() as db:
+            return [dict(row) for row in db.execute(query.order_by(*t.primary_key.columns)).mappings()]
+
+
+@contextmanager
+def arena(url: str) -> Iterator[Arena]:
+    one, clock = open_with_clock(url)
+    with one, open_store(url, clock=clock) as two:
+        yield Arena((one, two), clock)
+
+
+class Machine(RuleBasedStateMachine):
+    def __init__(self, arena: Arena) -> None:
+        super().__init__()
+        arena.examples += 1
+        self.arena = arena
+        self.clock = arena.clock
+        self.prefix = f"e{arena.examples}-"
+        self.agents = [f"{self.prefix}a", f"{self.prefix}b"]
+        self.tools = [f"{self.prefix}pay", f"{self.prefix}mail"]
+        self.runs = [f"{self.prefix}r{i}" for i in range(RUNS)]
+        self.workers: list[str] = []
+        self.fences: dict[str, list[int]] = {}
+        self.done: list[tuple[Transition, Committed]] = []
+        self.touched: set[str] = set()
+        self.throws = 0
+        for i in range(2):
+            self._register(f"{self.prefix}w{i}")
+        for i, run_id in enumerate(self.runs):
+            self._submit_one(0, runs.StartRun(actor="operator:o", run_id=run_id, agent=self.agents[i % 2]))
+
+    def _register(self, name: str) -> None:
+        register(self.arena.stores[0], name, self.agents)
+        self.workers.append(name)
+
+    # --- looking ---------------------------------------------------------------------------------------------------
+
+    def look(self, run_id: str) -> Rows:
+        found = self.arena.rows("runs", run_id=run_id)
+        seen: Rows = {"runs": found}
+        with self.arena.stores[0].backend.engine.connect() as db:
+            for t in (*schema.PER_RUN, schema.snapshots):
+                query = select(t).where(t.c.run_no == (found[0]["run_no"] if found else -1))
+                seen[t.name] = [dict(r) for r in db.execute(query.order_by(*t.primary_key.columns)).mappings()]
+        return seen
+
+    def look_at_store(self) -> Rows:
+        return {name: self.arena.rows(name) for name in ("freezes", "batches", "batch_members", "store")} | {
+            "workers": [
+                {k: v for k, v in w.items() if k not in {"beat", "beat_at"}} for w in self.arena.rows("workers")
+            ]
+        }
+
+    # --- submitting ------------------------------------------------------------------------------------------------
+
+    def _submit_one(self, which: int, t: Transition) -> None:
+        if t.log is not None:
+            self.touched.add(t.log)
+        before = self.look(t.log) if t.log is not None else self.look_at_store()
+        frozen = self.arena.rows("freezes")
+        (result,) = self.arena.stores[which].commit([t])
+        after = self.look(t.log) if t.log is not None else self.look_at_store()
+        name = type(t).__name__
+        if isinstance(result, StoreError):
+            assert isinstance(result, Refused), f"{name}: {result!r}"
+            assert before == after, f"{name} was refused and changed something: {result}"
+            self.arena.refused[name] = self.arena.refused.get(name, 0) + 1
+            return
+        self.arena.applied[name] = self.arena.applied.get(name, 0) + 1
+        self._remember(t, result)
+        if not result.repeated and t.log is not None:
+            self.check_moves(t, before, after)
+            if isinstance(t, operations.Intend | operations.StartAttempt):
+                self.check_effect(t, before, frozen)
+
+    def _remember(self, t: Transition, result: Committed) -> None:
+        if not result.repeated:  # one that had nothing to do left no trace to be recognised by
+            self.done.append((t, result))
+        if isinstance(t, runs.ClaimRun) and not result.repeated:
+            assert result.run is not None
+            given = self.fences.setdefault(t.run_id, [])
+            assert not given or result.run["fence"] > given[-1], "a fence did not grow"
+            given.append(result.run["fence"])
+
+    def check_moves(self, t: Transition, before: Rows, after: Rows) -> None:
+        """Every status that changed changed as declared, and the subject was where the transition is legal from."""
+        for table, subject in (
+            ("runs", "run"),
+            ("operations", "operation"),
+            ("approvals", "approval"),
+            ("decisions", "decision"),
+        ):
+            moves = {(str(a), str(b)) for a, b in moves_of(type(t), subject)}
+            was = {_key(table, row): row["status"] for row in before[table]}
+            for row in after[table]:
+                move = (str(was.get(_key(table, row), NONE)), str(row["status"]))
+                assert move[0] == move[1] or move in moves, f"{type(t).__name__} moved a {subject} {move}"
+        assert isinstance(t, OnRun)
+        found = _status(t, before)
+        assert found in t.sources, f"{type(t).__name__} was applied from {found}"
+        if t.by == WORKER:
+            assert before["runs"][0]["fence"] == t.fence, f"{type(t).__name__} was applied with a stale fence"
+
+    def check_effect(self, t: operations.Intend | operations.StartAttempt, before: Rows, freezes: list[Row]) -> None:
+        """The one thing that must never go wrong: a call was let through."""
+        (run,) = before["runs"]
+        operation = next((o for o in before["operations"] if o["step"] == t.step), None)
+        tool = t.call.tool if isinstance(t, operations.Intend) else (operation or {})["tool"]
+        stops = {("everything", None), ("tool", tool), ("agent", run["agent"])}
+        active = {(f["scope"], f["name"]) for f in freezes if f["lifted_at"] is None}
+        assert not stops & active, f"called while frozen: {stops & active}"
+        assert run["status"] in LIVE, f"called in a run that is {run['status']}"
+        assert not [a for a in before["attempts"] if a["step"] == t.step and a["status"] == "running"]
+        approvals = [a for a in before["approvals"] if a["step"] == t.step]
+        if isinstance(t, operations.Intend):
+            assert not run["pause_requested"], "called although asked to pause"
+            assert not run["cancel_requested"] or run["status"] == "compensating", "called although asked to cancel"
+            if operation is not None:
+                last = approvals[-1]
+                assert last["status"] == "given", f"called with an approval that is {last['status']}"
+                assert last["not_before"] <= self.clock.now, "called while it could still be taken back"
+                assert t.digest == (last["edited_digest"] or last["digest"]), "called with something else than agreed"
+                wanted = last["edited_hash"] or operation["args_hash"]
+                assert (t.call.args_hash, t.call.tool) == (wanted, operation["tool"])
+        if approvals:
+            expires = approvals[-1]["expires_at"]
+            assert expires is None or expires > self.clock.now, "called with an approval that has expired"
+            assert approvals[-1]["status"] in {"given", "consumed"}
+
+    # --- promises about every run ----------------------------------------------------------------------------------
+
+    @invariant()
+    def every_run_keeps_its_promises(self) -> None:
+        touched, self.touched = self.touched, set()
+        for run_id in sorted(touched):
+            seen = self.look(run_id)
+            self.check_run(seen["runs"][0], seen)
+
+    def check_run(self, run: Row, seen: Rows) -> None:
+        status, statuses = run["status"], [o["status"] for o in seen["operations"]]
+        if status == RunStatus.NEEDS_OPERATOR:
+            assert run["why"] in set(Why), "it needs an operator and does not say why"
+        if status in FINISHED:
+            left = {"awaiting_approval", "pending", "unknown"} & set(statuses)
+            assert not left, f"it is {status} with operations that are {left}"
+        for word, column in (
+            ("awaiting_approval", "awaiting_operations"),
+            ("pending", "pending_operations"),
+            ("unknown", "unknown_operations"),
+        ):
+            assert run[column] == statuses.count(word), f"{column} is {run[column]}, but {statuses.count(word)} are"
+        assert run["worker"] is None or status in LIVE, f"it is {status} and held by {run['worker']}"
+        running = [a["step"] for a in seen["attempts"] if a["status"] == "running"]
+        assert len(running) == len(set(running)), "two attempts of one operation run"
+        self.check_approvals(run, seen)
+        decisions = [d for d in seen["decisions"] if d["status"] == "waiting" and d["action"] != "approve"]
+        if status == RunStatus.WAITING and run["waits_for"].startswith("decision:"):
+            assert len(decisions) == 1, f"it waits for a decision, and {len(decisions)} wait"
+            assert run["wake_at"] == decisions[0]["not_before"], "nobody will wake it when its decision is due"
+
+    def check_approvals(self, run: Row, seen: Rows) -> None:
+        for operation in seen["operations"]:
+            of_it = [a for a in seen["approvals"] if a["step"] == operation["step"]]
+            undecided = [a for a in of_it if a["status"] in {"asked", "given"}]
+            assert len(undecided) == (operation["status"] == "awaiting_approval")
+        given = {a["step"] for a in seen["approvals"] if a["status"] == "given"}
+        waiting = [d["step"] for d in seen["decisions"] if d["status"] == "waiting" and d["action"] == "approve"]
+        assert sorted(waiting) == sorted(given), "an approval and its decision do not agree"
+        if given and run["status"] == RunStatus.WAITING:
+            assert run["wake_at"] is not None, "approved, and nobody will wake the run"
+
+    # --- what happens ----------------------------------------------------------------------------------------------
+
+    def dice(self, chance: int) -> Random:
+        """Other throws each time, even for the same chance."""
+        self.throws += 1
+        return Random(f"{chance} {self.throws}")
+
+    @rule(chance=CHANCE, which=WHICH)
+    def somebody_does_something(self, chance: int, which: int) -> None:
+        random = self.dice(chance)
+        if random.random() < 0.2:
+            self._submit_one(which, self.any_transition(random))
+            return
+        run_id = random.choice(self.runs)
+        for _ in range(random.choice((1, 3, 6))):
+            by = random.choice((None, WORKER))
+            self._submit_one(which, self.any_transition(random, sensible=True, by=by, run_id=run_id))
+
+    @rule(chance=CHANCE, which=WHICH, n=st.integers(2, 5))
+    def several_share_a_commit(self, chance: int, which: int, n: int) -> None:
+        random = self.dice(chance)
+        group = [self.any_transition(random, sensible=random.random() < 0.7) for _ in range(n)]
+        touched = sorted({t.log for t in group if t.log is not None})
+        self.touched.update(touched)
+        before = {run_id: self.look(run_id) for run_id in touched}
+        results = self.arena.stores[which].commit(group)
+        assert len(results) == n
+        for t, result in zip(group, results, strict=True):
+            assert isinstance(result, Committed | Refused), f"{type(t).__name__}: {result!r}"
+            if isinstance(result, Committed):
+                self._remember(t, result)
+        for run_id in touched:
+            of_run = [r for t, r in zip(group, results, strict=True) if t.log == run_id]
+            seqs = [r.seq for r in of_run if isinstance(r, Committed) and not r.repeated]
+            after = self.look(run_id)
+            if not seqs:
+                assert after == before[run_id], "all were refused, and something changed"
+            else:
+                assert seqs == sorted(set(seqs)), "they were not applied in the order given"
+                assert after["runs"][0]["head_seq"] == seqs[-1]
+
+    @rule(chance=CHANCE, which=WHICH)
+    def the_world_goes_on(self, chance: int, which: int) -> None:
+        random = self.dice(chance)
+        happens = random.choices(
+            (
+                self.time_passes,
+                self.a_worker_claims_what_there_is,
+                self.somebody_submits_the_same_again,
+                self.a_worker_dies,
+            ),
+            (4, 4, 3, 1),
+        )[0]
+        happens(random, which)
+
+    def time_passes(self, random: Random, which: int) -> None:
+        self.clock.pass_(random.choice((SECOND, 10 * SECOND, MINUTE)))
+
+    def somebody_submits_the_same_again(self, random: Random, which: int) -> None:
+        t, first = random.choice(self.done[-20:])
+        before = self.look(t.log) if t.log is not None else self.look_at_store()
+        (again,) = self.arena.stores[which].commit([t])
+        assert isinstance(again, Committed), f"{type(t).__name__}: {again!r}"
+        assert again.repeated
+        assert before == (self.look(t.log) if t.log is not None else self.look_at_store())
+        if not isinstance(t, runs.StartRun | runs.SendSignal | runs.TakeSnapshot):  # which find nothing to do any more
+            assert again.seq <= first.seq
+
+    def a_worker_dies(self, random: Random, which: int) -> None:
+        alive = [w for w in self.arena.rows("workers", status="alive") if w["worker"] in self.workers]
+        row = random.choice(alive)
+        self._register(f"{self.prefix}w{len(self.workers)}")  # and another comes
+        dead = store_wide.LoseWorker(actor="system", worker=row["worker"], beat=row["beat"], reason="dead")
+        self._submit_one(which, dead)
+
+    def a_worker_claims_what_there_is(self, random: Random, which: int) -> None:
+        worker = random.choice(self.workers[-3:])
+        store = self.arena.stores[which]
+        self.touched.update(self.runs)
+        try:
+            claimed = store.claim(worker, {agent: ["1"] for agent in self.agents}, limit=2)
+        except Refused:
+            return
+        for result in claimed:
+            assert result.run is not None
+            given = self.fences.setdefault(result.run["run_id"], [])
+            assert not given or result.run["fence"] > given[-1], "a fence did not grow"
+            given.append(result.run["fence"])
+            assert store.run(result.run["run_id"])["worker"] == worker
+        if claimed:
+            store.beat(worker)
+
+    def teardown(self) -> None:
+        for freeze in self.arena.rows("freezes"):
+            if freeze["lifted_at"] is None:
+                lift = store_wide.Unfreeze(actor="operator:o", freeze_no=freeze["freeze_no"], reason="the end")
+                self.arena.stores[0].do(lift)
+        for run_id in self.runs:
+            assert fsck(self.arena.stores[1], run_id, deep=True).problems == []
+
+    # --- choosing --------------------------------------------------------------------------------------------------
+
+    def any_transition(
+        self, random: Random, sensible: bool = False, by: str | None = None, run_id: str | None = None
+    ) -> Transition:
+        """Sensible ones are often legal: they begin with what is possible, and look before they leap."""
+        chance = Chance(random, self, run_id or random.choice(self.runs), sensible)
+        kinds = [t for t in MAKERS if (by is None or t.by == by or t is runs.ClaimRun) and chance.possible(t)]
+        if not sensible or not kinds:
+            kinds = list(MAKERS)
+        weights = [WEIGHTS.get(t, 2) if sensible else 1 for t in kinds]
+        (chance.kind,) = random.choices(kinds, weights)
+        made = MAKERS[chance.kind](chance)
+        if isinstance(made, OnRun) and random.random() < 0.05:
+            made.seen = random.randrange(1, 6)
+        return made
+
+
+WEIGHTS: dict[type[Transition], float] = {
+    runs.ClaimRun: 12,
+    operations.Intend: 10,
+    operations.Settle: 8,
+    operations.AskApproval: 5,
+    people.Approve: 8,
+    operations.CarryOutRetry: 20,
+    people.CarryOutResume: 20,
+    operations.BeginCompensation: 3,
+    runs.FinishRun: 1,
+    runs.FailRun: 1,
+    people.RequestCancel: 0.5,
+    people.RequestPause: 0.5,
+    operations.AppendLateEvidence: 0.5,
+    people.AddNote: 0.5,
+    people.DismissDuplicate: 0.5,
+    store_wide.Freeze: 0.5,
+}
+"""So that runs get far before they end."""
+
+
+def _key(table: str, row: Row) -> tuple[Any, ...]:
+    return tuple(row[c.name] for c in schema.metadata.tables[table].primary_key.columns)
+
+
+def _status(t: OnRun, seen: Rows) -> str:
+    """Where the subject of a transition stood."""
+    step, found = getattr(t, "step", None), None
+    if t.subject == "run":
+        found = seen["runs"][0] if seen["runs"] else None
+    elif t.subject == "operation":
+        found = next((o for o in seen["operations"] if o["step"] == step), None)
+    elif isinstance(t, people.OnApproval):
+        found = next((a for a in seen["approvals"] if (a["step"], a["n"]) == (step, t.n)), None)
+    elif isinstance(t, people.TakeBack):
+        found = next((d for d in seen["decisions"] if d["seq"] == t.decision), None)
+    return NONE if found is None else str(found["status"])
+
+
+@dataclass(slots=True)
+class Chance:
+    """Draws the parts of a transition, mostly so that it could be legal."""
+
+    random: Random
+    machine: Machine
+    run_id: str
+    sensible: bool
+    kind: type[Transition] = runs.StartRun
+    seen: Rows = field(init=False)
+    run: Row = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.seen = self.machine.look(self.run_id)
+        self.run = self.seen["runs"][0]
+
+    def of(self, *choices: Any) -> Any:
+        return self.random.choice(choices)
+
+    def possible(self, t: type[Transition]) -> bool:
+        status = self.run["status"]
+        decided = {d["action"] for d in self.seen["decisions"] if d["status"] == "waiting"}
+        if t is people.CarryOutResume or t is operations.CarryOutRetry:
+            return ("resume" if t is people.CarryOutResume else "retry") in decided and status in LIVE
+        if t.subject == "run":
+            return status in t.sources
+        if t.subject == "operation":
+            return status in run_statuses(t) and bool(self.steps_in(t))
+        if t.subject == "approval":
+            return any(a["status"] in t.sources for a in self.seen["approvals"])
+        if t.subject == "decision":
+            return any(d["status"] in t.sources for d in self.seen["decisions"])
+        return self.random.random() < 0.2
+
+    def steps_in(self, t: type[Transition]) -> list[str]:
+        status = {o["step"]: str(o["status"]) for o in self.seen["operations"]}
+        known = [*STEPS, *(f"c{s}" for s in STEPS)] if self.run["status"] == "compensating" else list(STEPS)
+        return [s for s in known if status.get(s, NONE) in t.sources]
+
+    @property
+    def step(self) -> str:
+        likely = self.steps_in(self.kind) if self.sensible and self.kind.subject == "operation" else []
+        return str(self.of(*(likely or STEPS)))
+
+    @property
+    def worker(self) -> str:
+        return str(self.run["worker"] or self.of(*self.machine.workers))
+
+    @property
+    def by(self) -> dict[str, Any]:
+        """As the holder; now and then as one who lost the run, or never had it."""
+        fence = self.run["fence"]
+        if self.of(*range(10)) == 0:
+            fence = self.of(fence - 1, fence + 1, None, *self.machine.fences.get(self.run_id, []))
+        return {"actor": f"worker:{self.worker}", "run_id": self.run_id, "fence": fence}
+
+    @property
+    def operator(self) -> dict[str, Any]:
+        return {"actor": self.of("operator:ann", "operator:bob"), "run_id": self.run_id}
+
+    @property
+    def state(self) -> bytes | None:
+        return encode({"n": self.of(1, 2, 3), "log": ["x" * 50]}) if self.of(True, False) else None
+
+    @property
+    def reason(self) -> str:
+        return " " if self.of(*range(20)) == 0 else "because"
+
+    @property
+    def regret(self) -> int:
+        return int(self.of(0, 10 * SECOND))
+
+    @property
+    def soon(self) -> int | None:
+        now = self.machine.clock.now
+        return None if (wait := self.of(None, 0, 5 * SECOND, MINUTE)) is None else now + int(wait)
+
+    def decision(self, action: str) -> int:
+        known = [
+            d["seq"]
+            for d in self.seen["decisions"]
+            if d["action"] == action and (d["status"] == "waiting" or not self.sensible)
+        ]
+        return int(self.of(*known, 3)) if known else 3
+
+    def call(self, step: str) -> tuple[Call, str]:
+        """And the digest that goes with it: of what was asked for, or of what was agreed to instead."""
+        operation = next((o for o in self.seen["operations"] if o["step"] == step), None)
+        tool = operation["tool"] if operation and self.sensible else self.of(*self.machine.tools)
+        approval = next((a for a in reversed(self.seen["approvals"]) if a["step"] == step), None)
+        edited = bool(approval and approval["edited_hash"]) if self.sensible else self.of(True, False, False)
+        undoes = step.removeprefix("c") if step.startswith("c") else None
+        call = Call(
+            tool=tool, args={"step": step}, args_hash=f"{step}-edited" if edited else step, compensates=undoes,
+            effect=self.of(Effect.WRITE, Effect.WRITE, Effect.READ), can_verify=self.of(True, False),
+        )  # fmt: skip
+        return call, EDITED if edited else DIGEST
+
+
+def _start(c: Chance) -> Transition:
+    return runs.StartRun(**c.operator, agent=c.run["agent"], input=c.of(None, "other"))
+
+
+def _claim(c: Chance) -> Transition:
+    worker = c.of(*c.machine.workers)
+    return runs.ClaimRun(actor=f"worker:{worker}", run_id=c.run_id, worker=worker)
+
+
+def _park(c: Chance) -> Transition:
+    waits = c.of("signal:go", "time", f"approval:{c.step}")
+    return runs.ParkRun(**c.by, waits_for=waits, wake_at=c.soon, state=c.state)
+
+
+def _compensate(c: Chance) -> Transition:
+    done = [o["step"] for o in c.seen["operations"] if o["status"] == "succeeded"]
+    steps = done if c.sensible else [c.of(*STEPS)]
+    decided = c.decision("compensate")
+    decision = decided if decided != 3 or c.of(*range(10)) == 0 else None
+    return operations.BeginCompensation(**c.by, scope="run", steps=steps, cause="it failed", decision=decision)
+
+
+def _ask(c: Chance) -> Transition:
+    step = c.step
+    call, _ = c.call(step)
+    return operations.AskApproval(
+        **c.by, step=step, call=call, digest=DIGEST, rule="big", expires_at=c.soon, state=c.state
+    )
+
+
+def _intend(c: Chance) -> Transition:
+    step = c.step
+    call, digest = c.call(step)
+    return operations.Intend(
+        **c.by, step=step, call=call, worker=c.worker, digest=c.of(digest, digest, digest, None), state=c.state
+    )
+
+
+def _settle(c: Chance) -> Transition:
+    outcome = c.of(
+        OperationStatus.SUCCEEDED, OperationStatus.SUCCEEDED, OperationStatus.FAILED, OperationStatus.UNKNOWN
+    )
+    return operations.Settle(
+        **c.by, step=c.step, outcome=outcome, answer=c.of(None, *Answer), evidence=c.of(None, *Evidence), state=c.state
+    )
+
+
+def _approve(c: Chance) -> Transition:
+    step = c.step
+    known = [a for a in c.seen["approvals"] if a["status"] == "asked"]
+    n = 1
+    if known and c.sensible:
+        approval = c.of(*known)
+        step, n = approval["step"], approval["n"]
+    edited = (
+        {"edited_hash": f"{step}-edited", "edited_digest": EDITED, "edited_args": {}} if c.of(*range(3)) == 0 else {}
+    )
+    digest = c.of(DIGEST, DIGEST, DIGEST, "f" * 64)
+    return people.Approve(**c.operator, step=step, n=n, digest=digest, regret=c.regret, **edited)
+
+
+def _approval(c: Chance) -> dict[str, Any]:
+    known = [a for a in c.seen["approvals"] if a["status"] in c.kind.sources]
+    if known and c.sensible:
+        approval = c.of(*known)
+        return {"run_id": c.run_id, "step": approval["step"], "n": approval["n"]}
+    return {"run_id": c.run_id, "step": c.step, "n": c.of(1, 2)}
+
+
+def _take_back(c: Chance) -> Transition:
+    known = [d["seq"] for d in c.seen["decisions"] if d["status"] == "waiting" or not c.sensible]
+    return people.TakeBack(**c.operator, decision=c.of(*known) if known else 3, reason="wait")
+
+
+def _freeze(c: Chance) -> Transition:
+    scope, name = c.of(
+        (FreezeScope.EVERYTHING, None),
+        *((FreezeScope.TOOL, tool) for tool in c.machine.tools),
+        *((FreezeScope.AGENT, agent) for agent in c.machine.agents),
+    )
+    return store_wide.Freeze(actor="operator:ann", scope=scope, name=name, reason=c.reason)
+
+
+def _unfreeze(c: Chance) -> Transition:
+    active = [f["freeze_no"] for f in c.machine.arena.rows("freezes") if f["lifted_at"] is None]
+    return store_wide.Unfreeze(actor="operator:bob", freeze_no=c.of(*active) if active else 1, reason=c.reason)
+
+
+def _worker(c: Chance) -> str:
+    return str(c.of(*c.machine.workers))
+
+
+def _stop_worker(c: Chance) -> Transition:
+    spare = c.machine.workers[-1] if c.of(*range(4)) == 0 else "nobody"
+    return store_wide.StopWorker(actor=f"worker:{spare}", worker=spare)
+
+
+def _batch_no(c: Chance) -> int:
+    known = [b["batch_no"] for b in c.machine.arena.rows("batches")[-3:]]
+    return int(c.of(*known)) if known else 1
+
+
+def _open_batch(c: Chance) -> Transition:
+    unknown = [(c.run_id, o["step"]) for o in c.seen["operations"] if o["status"] == "unknown"]
+    members = unknown if c.sensible else [(c.run_id, c.step)]
+    return store_wide.OpenBatch(actor="operator:ann", action="retry", members=members, reason=c.reason)
+
+
+def _registration(c: Chance) -> Transition:
+    return store_wide.RegisterWorker(
+        actor="worker:x", worker=_worker(c), host="here", boot_id="b", pid=1, process_started="1", agents={}, lease=1
+    )
+
+
+def _lose_worker(c: Chance) -> Transition:
+    return store_wide.LoseWorker(actor="system", worker=_worker(c), beat=10**6, reason="not seen")
+
+
+def _late(c: Chance) -> Transition:
+    return operations.AppendLateEvidence(
+        actor="worker:old", run_id=c.run_id, step=c.step, data={}, duplicate_suspected=c.of(True, False)
+    )
+
+
+def _recover(c: Chance) -> Transition:
+    answers = dict.fromkeys(("attempted", "acknowledged", "proven", "retry_safe", "verdict"), "no")
+    return operations.RecordRecovery(**c.by, step=c.step, **answers)
+
+
+MAKERS: dict[type[Transition], Callable[[Chance], Transition]] = {
+    runs.StartRun: _start,
+    runs.ClaimRun: _claim,
+    runs.ReleaseRun: lambda c: runs.ReleaseRun(**c.by, state=c.state),
+    runs.DeclarePlan: lambda c: runs.DeclarePlan(**c.by, steps=["a", "b"]),
+    runs.RecordStep: lambda c: runs.RecordStep(**c.by, step=c.of("3", "4", "5"), name="look", state=c.state),
+    runs.TakeSnapshot: lambda c: runs.TakeSnapshot(**c.by, state=c.state),
+    runs.ParkRun: _park,
+    runs.SendSignal: lambda c: runs.SendSignal(
+        actor="system", run_id=c.run_id, signal_id=c.of("s1", "s2"), name=c.of("go", "stop")
+    ),
+    runs.ConsumeSignal: lambda c: runs.ConsumeSignal(**c.by, signal_id=c.of("s1", "s2"), step=c.of("7", "8")),
+    runs.NeedOperator: lambda c: runs.NeedOperator(**c.by, why=c.of(*Why), detail="look", state=c.state),
+    runs.StopAtBoundary: lambda c: runs.StopAtBoundary(**c.by, state=c.state),
+    runs.FinishRun: lambda c: runs.FinishRun(**c.by, output=1, state=c.state),
+    runs.FailRun: lambda c: runs.FailRun(**c.by, error_class="E", message="no", state=c.state),
+    operations.BeginCompensation: _compensate,
+    operations.EndCompensation: lambda c: operations.EndCompensation(
+        **c.by, outcome=c.of(RunStatus.RUNNING, RunStatus.COMPENSATED, RunStatus.NEEDS_OPERATOR, RunStatus.FAILED)
+    ),
+    people.RequestPause: lambda c: people.RequestPause(**c.operator, reason=c.reason),
+    people.RequestCancel: lambda c: people.RequestCancel(**c.operator, reason=c.reason),
+    people.ResumeRun: lambda c: people.ResumeRun(**c.operator, reason=c.reason, regret=c.regret),
+    people.CarryOutResume: lambda c: people.CarryOutResume(**c.by, decision=c.decision("resume")),
+    people.DecideCompensate: lambda c: people.DecideCompensate(
+        **c.operator, scope="run", steps=["1"], reason=c.reason, regret=c.regret
+    ),
+    people.AddNote: lambda c: people.AddNote(**c.operator, reason=c.reason, owner=c.of(None, "ann")),
+    operations.DenyOperation: lambda c: operations.DenyOperation(
+        **c.by, step=(step := c.step), call=c.call(step)[0], rule="never", reason="policy"
+    ),
+    operations.AskApproval: _ask,
+    operations.Intend: _intend,
+    operations.StartAttempt: lambda c: operations.StartAttempt(**c.by, step=c.step, worker=c.worker),
+    operations.EndAttempt: lambda c: operations.EndAttempt(
+        **c.by, step=c.step, answer=c.of(*Answer), abandoned=c.of(True, False)
+    ),
+    operations.RecordVerification: lambda c: operations.RecordVerification(
+        **c.by, step=c.step, evidence=c.of(*Evidence)
+    ),
+    operations.RecordRecovery: _recover,
+    operations.Settle: _settle,
+    operations.AppendLateEvidence: _late,
+    people.DismissDuplicate: lambda c: people.DismissDuplicate(**c.operator, step=c.step, reason=c.reason),
+    people.RequestVerify: lambda c: people.RequestVerify(**c.operator, step=c.step, reason=c.reason),
+    people.RecordHappened: lambda c: people.RecordHappened(
+        **c.operator, step=c.step, reason=c.reason, evidence=c.reason
+    ),
+    people.RecordAbsent: lambda c: people.RecordAbsent(**c.operator, step=c.step, reason=c.reason),
+    people.DecideRetry: lambda c: people.DecideRetry(**c.operator, step=c.step, reason=c.reason, regret=c.regret),
+    operations.CarryOutRetry: lambda c: operations.CarryOutRetry(**c.by, step=c.step, decision=c.decision("retry")),
+    people.Approve: _approve,
+    people.Refuse: lambda c: people.Refuse(actor="operator:bob", **_approval(c), reason=c.reason),
+    people.ExpireApproval: lambda c: people.ExpireApproval(actor="system", **_approval(c)),
+    people.TakeBack: _take_back,
+    store_wide.Freeze: _freeze,
+    store_wide.Unfreeze: _unfreeze,
+    store_wide.RegisterWorker: _registration,
+    store_wide.StopWorker: _stop_worker,
+    store_wide.LoseWorker: _lose_worker,
+    store_wide.OpenBatch: _open_batch,
+    store_wide.ReleaseMember: lambda c: store_wide.ReleaseMember(actor="system", batch_no=_batch_no(c)),
+    store_wide.StopBatch: lambda c: store_wide.StopBatch(actor="operator:ann", batch_no=_batch_no(c), reason=c.reason),
+}
+
+
+# --- the tests ---------------------------------------------------------------------------------------------------
+
+
+def run(arena: Arena, examples: int, machine: type[Machine] = Machine) -> None:
+    """The same every time; the long profile tries new ones, and prints the seed that repeats them."""
+
+    def make() -> Machine:
+        return machine(arena)
+
+    if LONG:
+        chosen = int(os.environ.get("WALKBACK_SEED", SystemRandom().randrange(2**32)))
+        print(f"WALKBACK_SEED={chosen}")
+        make = seed(chosen)(make)
+        examples *= 40
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        make,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=40,
+            derandomize=not LONG,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            # A shorter story takes minutes to find; WALKBACK_SHRINK=1 asks for it.
+            phases=[Phase.generate, Phase.shrink] if os.environ.get("WALKBACK_SHRINK") else [Phase.generate],
+            report_multiple_bugs=False,
+        ),
+    )
+
+
+def test_every_transition_takes_part() -> None:
+    assert set(MAKERS) | NOT_HERE == set(TRANSITIONS)
+
+
+def check_all(url: str, examples: int) -> Arena:
+    with arena(url) as made:
+        run(made, examples)
+        report = fsck(made.stores[0], deep=True)
+        assert report.problems == []
+        assert report.events > 0
+    return made
+
+
+def test_on_sqlite_nothing_that_workers_and_operators_do_breaks_a_promise(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    made = check_all(f"sqlite:///{tmp_path_factory.mktemp('stateful') / 'walkback.db'}", 60)
+    # A machine that is always refused keeps every promise too.
+    assert {t.__name__ for t in MAKERS} - made.applied.keys() <= RARELY
+    assert sum(made.applied.values()) > 500
+
+
+RARELY = {"StopWorker", "RegisterWorker", "LoseWorker"}
+"""Mostly done by rules of their own."""
+
+
+def test_on_postgresql_nothing_that_workers_and_operators_do_breaks_a_promise(postgres: Postgres) -> None:
+    with postgres.fresh_database() as url:
+        check_all(url, 12)
+
+
+# --- would it notice? --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
+    with arena(f"sqlite:///{tmp_path_factory.mktemp('planted') / 'walkback.db'}") as made:
+        yield made
+
+
+def test_a_forgotten_freeze_would_be_noticed(small: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "check_freezes", lambda *_: None)
+    with pytest.raises(AssertionError, match="called while frozen"):
+        run(small, 200)
+
+
+def test_a_run_that_ends_with_operations_in_the_air_would_be_noticed(
+    small: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "check_settled", lambda *_: None)
+    with pytest.raises(AssertionError, match="with operations that are"):
+        run(small, 200)
+
+
+def test_a_fence_that_is_not_checked_would_be_noticed(small: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unfenced(self: OnRun, view: Any) -> Row:
+        found: Row | None = view.run(self.run_id)
+        if found is None:
+            raise PreconditionFailed("no such run")
+        return found
+
+    monkeypatch.setattr(OnRun, "_run", unfenced)
+    with pytest.raises(AssertionError, match="stale fence"):
+        run(small, 200)
+
+
+def test_a_transition_that_is_legal_from_more_than_it_says_would_be_noticed(
+    small: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(people.ResumeRun, "sources", (RunStatus.PAUSED,))
+    original = people.ResumeRun._check_run
+
+    def lenient(self: OnRun, view: Any, sources: Any = None) -> Row:
+        return original(self, view, tuple(RunStatus))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(people.ResumeRun, "_check_run", lenient)
+    with pytest.raises(AssertionError, match="ResumeRun"):
+        run(small, 200)
+
+
+def test_a_row_edited_between_two_steps_would_be_noticed(small: Arena) -> None:
+    class Tampered(Machine):
+        @rule()
+        def somebody_edits_a_row(self) -> None:
+            engine = self.arena.stores[0].backend.engine
+            with engine.connect().execution_options(walkback_writes=True) as db, db.begin():
+                r = schema.runs
+                db.execute(update(r).where(r.c.run_id == self.runs[0]).values(owner="mallory"))
+
+    with pytest.raises(AssertionError, match="mallory"):
+        run(small, 50, Tampered)
+
+
+def test_a_refusal_that_leaves_something_behind_would_be_noticed(small: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoiled(view: Any, tool: str, agent: str) -> None:
+        if any(f["scope"] == FreezeScope.EVERYTHING for f in view.freezes()):
+            for entry in view._entries.values():
+                if entry.row is not None and "owner" in entry.row:
+                    entry.changes["owner"] = "left behind"
+            raise Frozen("everything is frozen")
+
+    monkeypatch.setattr(operations, "check_freezes", spoiled)
+    with pytest.raises(AssertionError):
+        run(small, 200)
