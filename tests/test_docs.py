@@ -120,6 +120,7 @@ def test_the_numbers_in_the_page_about_the_store_are_those_of_the_code() -> None
         *(f"every {span}" for span in spans[:-1]),
         f"every {spans[-1]}",
         f"at most {hops} hops",
+        f"up to {snapshots.MAX_DEPTH} in all",
         f"{values.MAX_BYTES // 2**20} MiB",
         f"{values.MAX_DEPTH} levels",
         f"{MAX_RUN_ID} printable characters",
@@ -128,7 +129,7 @@ def test_the_numbers_in_the_page_about_the_store_are_those_of_the_code() -> None
     ):
         assert said in text, f"docs/store.md does not say {said!r}"
     decision = " ".join((ROOT / "docs" / "decisions" / "0003-snapshots-in-levels.md").read_text().split())
-    for said in (*(f"every {span}" for span in spans), f"at most {hops} hops"):
+    for said in (*(f"every {span}" for span in spans), f"at most {hops} hops", f"bounded at {snapshots.MAX_DEPTH}"):
         assert said in decision, f"decision 3 does not say {said!r}"
 
 

@@ -27,7 +27,7 @@ from walkback_store.log import Row
 from walkback_store.machine.base import Transition
 from walkback_store.machine.store_wide import STORE
 from walkback_store.snapshots import SnapshotCache
-from walkback_store.work import Known, Work
+from walkback_store.work import Known, Site, Work
 
 T = TypeVar("T")
 RECONNECT_PAUSE = 0.05
@@ -65,7 +65,7 @@ class _Waiting:
 class Engine:
     def __init__(self, backend: Backend, clock: Callable[[], int] | None, wait: float) -> None:
         self.backend = backend
-        self.home = backend.home()
+        self._site = Site()
         self._clock = clock
         self._wait = wait
         self._cache = SnapshotCache()
@@ -239,7 +239,7 @@ class Engine:
 
     def _work(self) -> Work:
         clock = self.backend.clock() if self._clock is None else None
-        return Work(self.backend, self._cache, self._known, clock, self._now(), self.home)
+        return Work(self.backend, self._cache, self._known, clock, self._now(), self._site)
 
     def _now(self) -> int:
         return self._clock() if self._clock is not None else time.time_ns() // 1000

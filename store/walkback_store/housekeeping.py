@@ -118,13 +118,13 @@ def adopt(store: Store, actor: str, reason: str) -> int:
         (before,) = moment.values(select(schema.store.c.epoch))
         (top,) = moment.values(select(func.coalesce(func.max(schema.events.c.pos), 0)))
     epoch: int = max(int(time.time()), before + 1)
-    store.do(AdoptStore(actor=actor, epoch=epoch, home=store.engine.home, feed_base=top, reason=reason))
+    store.do(AdoptStore(actor=actor, epoch=epoch, home=store.backend.home(), feed_base=top, reason=reason))
     return epoch
 
 
 def is_adopted(store: Store) -> bool:
     with store._reading(patient=True) as moment:
-        return moment.values(select(schema.store.c.home)) == [store.engine.home]
+        return moment.values(select(schema.store.c.home)) == [store.backend.home()]
 
 
 # --- prune -------------------------------------------------------------------------------------------------------

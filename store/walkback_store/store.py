@@ -90,7 +90,7 @@ class Store(Queries):
         """Declare workers lost whose lease ran out, or whose process is known to be dead. Returns their names."""
         alive = self._rows(select(schema.workers).where(schema.workers.c.status == WorkerStatus.ALIVE))
         lost = []
-        for row, why in self._observer.judge(alive, self._database_now(), database_clock=self.backend.locks_rows):
+        for row, why in self._observer.judge(alive, self.now(), database_clock=self.backend.locks_rows):
             result = self.engine.commit([LoseWorker(actor=actor, worker=row["worker"], beat=row["beat"], reason=why)])[
                 0
             ]
@@ -98,7 +98,8 @@ class Store(Queries):
                 lost.append(row["worker"])
         return lost
 
-    def _database_now(self) -> int:
+    def now(self) -> int:
+        """The time by which everything here is dated: the server's on PostgreSQL, this machine's on SQLite."""
         if self.engine._clock is not None or not self.backend.locks_rows:
             return self.engine._now()
         clock = self.backend.clock()

@@ -10,6 +10,7 @@ import orjson
 
 from walkback_store import schema, snapshots
 from walkback_store.backends.base import Backend, Query
+from walkback_store.errors import NotAdopted
 from walkback_store.frames import pack_body
 from walkback_store.log import (
     COLUMNS,
@@ -85,6 +86,17 @@ class Known:
         self.freezes: list[Row] | None = None
 
 
+class Site:
+    """Which store the writing connection leads to: asked once for each connection, not for each transaction."""
+
+    __slots__ = ("connection", "epoch", "home")
+
+    def __init__(self) -> None:
+        self.connection = 0
+        self.home = ""
+        self.epoch: int | None = None
+
+
 class Work:
     """Implements the state machine's `View` and the fold's `Rows`."""
 
@@ -95,13 +107,13 @@ class Work:
         known: Known,
         clock: Query | None,
         now: int,
-        home: str,
+        site: Site,
     ) -> None:
         self._known = known
         self._clock = clock
         self._backend = backend
         self._cache = cache
-        self._home = home
+        self._site = site
         self.now = now
         self._runs: dict[str, int | None] = {}
         self._entries: dict[Place, Entry] = {}
@@ -226,8 +238,24 @@ class Work:
             self._store = dict(zip(STORE_COLUMNS, self._backend.fetch([(sql, (1,))])[0][0], strict=True))
         row = self._store
         if "home_mismatch" not in row:
-            row["home_mismatch"] = None if row["home"] == self._home else COPY
+            row["home_mismatch"] = None if row["home"] == self._here().home else COPY
         return row
+
+    @property
+    def epoch(self) -> int:
+        site = self._here()
+        if site.epoch is None:
+            if self.store["home_mismatch"]:
+                raise NotAdopted(COPY)
+            site.epoch = int(self.store["epoch"])
+        return site.epoch
+
+    def _here(self) -> Site:
+        site = self._site
+        if site.connection != self._backend.connections:
+            site.home, site.epoch = self._backend.writer_home(), None
+            site.connection = self._backend.connections
+        return site
 
     def run(self, run_id: str) -> Row | None:
         run_no = self._number(run_id)
@@ -356,8 +384,18 @@ class Work:
             changed = {"head_seq": seq, "head_hash": head, **transition.store_columns()}
             self.store.update(changed)
             self._store_changed.update(changed)
-            self._freezes = None if any("freezes" in d.set for d in drafts) else self._freezes
+            if "epoch" in changed:
+                self._site.epoch = None
+            for draft in drafts:
+                self._refreeze(draft.set.get("freezes", {}))
         return {"seq": seq, "hash": head}
+
+    def _refreeze(self, changes: Mapping[str, Mapping[str, Any]]) -> None:
+        """What is frozen from here on; the database does not know of it yet."""
+        for key, columns in changes.items():
+            others = [f for f in self.freezes() if str(f["freeze_no"]) != key]
+            row = self._entries["freezes", schema.STORE_LOG, key].row
+            self._freezes = others if row is None or columns.get("lifted_at") is not None else [*others, row]
 
     def discard_drafts(self) -> None:
         """A transition was refused after it had drafted a snapshot."""

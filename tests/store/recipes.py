@@ -581,7 +581,7 @@ def _release(s: Scene) -> Transition:
 def _adopt(s: Scene) -> Transition:
     (row,) = s.world.rows("store")
     return store_wide.AdoptStore(
-        actor=ANN, epoch=row["epoch"] + 1, home=s.world.store.engine.home, feed_base=0, reason="the original is gone"
+        actor=ANN, epoch=row["epoch"] + 1, home=s.world.store.backend.home(), feed_base=0, reason="the original is gone"
     )
 
 
@@ -775,7 +775,7 @@ def state_of(subject: str, scene: Scene) -> str:
         found = [{"status": LIFTED if f["lifted_at"] is not None else ACTIVE} for f in found]
     else:
         (row,) = world.rows("store")
-        found = [{"status": ADOPTED if row["home"] == world.store.engine.home else NOT_ADOPTED}]
+        found = [{"status": ADOPTED if row["home"] == world.store.backend.home() else NOT_ADOPTED}]
     return found[0]["status"] if found else NONE
 
 

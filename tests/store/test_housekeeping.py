@@ -52,6 +52,7 @@ from walkback_store.errors import (
     NotFound,
     PreconditionFailed,
     RunPruned,
+    StaleFence,
 )
 from walkback_store.fsck import fsck
 from walkback_store.housekeeping import Pruned, adopt, backup, is_adopted, prune, statistics
@@ -328,6 +329,55 @@ def test_a_copy_can_be_read_and_spoken_to_but_nothing_can_be_claimed(
     assert copy.run("r2")["worker"] is None
     assert claim(original).run_id == "r2"
     assert fsck(copy).clean
+
+
+def test_a_fence_from_before_is_worth_nothing_in_a_copy(original_and_copy: tuple[Store, Store, Held]) -> None:
+    _, copy, h = original_and_copy
+    theirs = Held(copy, h.run_id, h.worker, h.fence)
+    with pytest.raises(NotAdopted):
+        intend(theirs, "2")
+    adopt(copy, ANN, "the original is gone")
+    with pytest.raises(StaleFence):
+        intend(theirs, "2")
+    intend(h, "2")
+    assert fsck(copy, deep=True).clean
+
+
+def test_a_worker_that_reconnects_to_a_restored_database_does_nothing(postgres: Postgres, pg_url: str) -> None:
+    with open_store(pg_url) as store:
+        h = held(store)
+        name = str(make_url(pg_url).database)
+        here, restored = sql.Identifier(name), sql.Identifier(f"{name}_restored")
+        with psycopg.connect(postgres.url(), autocommit=True) as admin:
+            store.backend.engine.dispose()
+            admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+            admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(restored, here))
+            admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(here))
+            admin.execute(sql.SQL("ALTER DATABASE {} RENAME TO {}").format(restored, here))
+        with pytest.raises(NotAdopted):
+            intend(h, "1")
+
+
+def test_a_worker_whose_file_was_replaced_by_a_copy_does_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "walkback.db"
+    with open_store(path) as store:
+        h = held(store)
+        backup(store, tmp_path / "copy.db")
+        os.replace(tmp_path / "copy.db", path)
+        for beside in ("-wal", "-shm"):
+            Path(f"{path}{beside}").unlink()
+        with pytest.raises(NotAdopted):
+            intend(h, "1")
+
+
+def test_a_commit_to_a_file_that_was_removed_is_not_acknowledged(tmp_path: Path) -> None:
+    path = tmp_path / "walkback.db"
+    with open_store(path) as store:
+        start(store, "r1")
+        path.unlink()
+        with pytest.raises(CannotOpen, match="not there"):
+            start(store, "r2")
+        assert not path.exists()
 
 
 def test_adopting_gives_a_new_epoch_and_higher_fences(original_and_copy: tuple[Store, Store, Held]) -> None:

@@ -141,11 +141,11 @@ def test_on_postgresql_a_new_observer_knows_at_once_by_the_shared_clock(pg_url: 
 
 def test_on_postgresql_time_is_the_servers(pg_url: str) -> None:
     with open_store(pg_url) as store:
-        before = store._database_now()
+        before = store.now()
         register(store, "w")
         store.beat("w")
         (row,) = store.workers()
-        assert before <= row["started_at"] <= row["beat_at"] <= store._database_now()
+        assert before <= row["started_at"] <= row["beat_at"] <= store.now()
 
 
 def test_a_heartbeat_between_the_look_and_the_verdict_saves_the_worker(store: Store) -> None:

@@ -812,7 +812,7 @@ def test_a_store_keeps_its_home_when_it_is_renamed_and_not_when_it_is_copied(sql
     homes = []
     for path in (moved, copied):
         with open_store(path) as store:
-            homes.append((store.engine.home, store._rows(select(schema.store.c.home))[0]["home"]))
+            homes.append((store.backend.home(), store._rows(select(schema.store.c.home))[0]["home"]))
     assert homes[0][0] == homes[0][1]
     assert homes[1][0] != homes[1][1]
 

@@ -140,7 +140,6 @@ class Machine(RuleBasedStateMachine):
             assert before == after, f"{name} was refused and changed something: {result}"
             self.arena.refused[name] = self.arena.refused.get(name, 0) + 1
             return
-        self.arena.applied[name] = self.arena.applied.get(name, 0) + 1
         self._remember(t, result)
         if not result.repeated and t.log is not None:
             self.check_moves(t, before, after)
@@ -148,6 +147,8 @@ class Machine(RuleBasedStateMachine):
                 self.check_effect(t, before, frozen)
 
     def _remember(self, t: Transition, result: Committed) -> None:
+        name = type(t).__name__
+        self.arena.applied[name] = self.arena.applied.get(name, 0) + 1
         if not result.repeated:  # one that had nothing to do left no trace to be recognised by
             self.done.append((t, result))
         if isinstance(t, runs.ClaimRun) and not result.repeated:
@@ -312,9 +313,9 @@ class Machine(RuleBasedStateMachine):
             assert again.seq <= first.seq
 
     def a_worker_dies(self, random: Random, which: int) -> None:
+        self._register(f"{self.prefix}w{len(self.workers)}")  # and another comes
         alive = [w for w in self.arena.rows("workers", status="alive") if w["worker"] in self.workers]
         row = random.choice(alive)
-        self._register(f"{self.prefix}w{len(self.workers)}")  # and another comes
         dead = store_wide.LoseWorker(actor="system", worker=row["worker"], beat=row["beat"], reason="dead")
         self._submit_one(which, dead)
 
@@ -362,22 +363,28 @@ class Machine(RuleBasedStateMachine):
 
 
 WEIGHTS: dict[type[Transition], float] = {
-    runs.ClaimRun: 12,
+    runs.ClaimRun: 30,
     operations.Intend: 10,
+    operations.StartAttempt: 6,
     operations.Settle: 8,
     operations.AskApproval: 5,
+    runs.NeedOperator: 4,
     people.Approve: 8,
+    people.DecideRetry: 6,
     operations.CarryOutRetry: 20,
     people.CarryOutResume: 20,
     operations.BeginCompensation: 3,
-    runs.FinishRun: 1,
+    store_wide.Unfreeze: 8,
+    store_wide.OpenBatch: 6,
+    store_wide.ReleaseMember: 4,
     runs.FailRun: 1,
     people.RequestCancel: 0.5,
     people.RequestPause: 0.5,
     operations.AppendLateEvidence: 0.5,
     people.AddNote: 0.5,
-    people.DismissDuplicate: 0.5,
     store_wide.Freeze: 0.5,
+    store_wide.RegisterWorker: 0.2,
+    store_wide.LoseWorker: 0.2,
 }
 """So that runs get far before they end."""
 
@@ -420,10 +427,24 @@ class Chance:
         return self.random.choice(choices)
 
     def possible(self, t: type[Transition]) -> bool:
-        status = self.run["status"]
+        """As far as a look at the run can tell; the state machine looks closer."""
+        run, status, now = self.run, self.run["status"], self.machine.clock.now
         decided = {d["action"] for d in self.seen["decisions"] if d["status"] == "waiting"}
-        if t is people.CarryOutResume or t is operations.CarryOutRetry:
-            return ("resume" if t is people.CarryOutResume else "retry") in decided and status in LIVE
+        unsettled = run["awaiting_operations"] or run["pending_operations"] or run["unknown_operations"]
+        also = {
+            runs.ClaimRun: run["worker"] is None and (status != "waiting" or 0 < (run["wake_at"] or 0) <= now),
+            runs.FinishRun: not unsettled,
+            runs.FailRun: not unsettled,
+            runs.StopAtBoundary: bool(run["pause_requested"] or run["cancel_requested"]),
+            runs.ConsumeSignal: bool(self.seen["signals"]),
+            people.CarryOutResume: "resume" in decided,
+            operations.CarryOutRetry: "retry" in decided,
+            people.DecideCompensate: not unsettled,
+            people.DismissDuplicate: any(o["duplicate_suspected"] for o in self.seen["operations"]),
+            store_wide.OpenBatch: bool(run["unknown_operations"]),
+        }
+        if not also.get(t, True):
+            return False
         if t.subject == "run":
             return status in t.sources
         if t.subject == "operation":
@@ -432,7 +453,7 @@ class Chance:
             return any(a["status"] in t.sources for a in self.seen["approvals"])
         if t.subject == "decision":
             return any(d["status"] in t.sources for d in self.seen["decisions"])
-        return self.random.random() < 0.2
+        return self.random.random() < 0.3
 
     def steps_in(self, t: type[Transition]) -> list[str]:
         status = {o["step"]: str(o["status"]) for o in self.seen["operations"]}
@@ -504,7 +525,7 @@ def _start(c: Chance) -> Transition:
 
 
 def _claim(c: Chance) -> Transition:
-    worker = c.of(*c.machine.workers)
+    worker = c.of(*c.machine.workers[-3:])
     return runs.ClaimRun(actor=f"worker:{worker}", run_id=c.run_id, worker=worker)
 
 

@@ -115,7 +115,7 @@ def _home(store: Store) -> Finding:
 def _clock(store: Store) -> Finding:
     here = now()
     if store.backend.name == "postgresql":
-        there = store._database_now()
+        there = store.now()
         apart = abs(there - here)
         if apart <= TOLERATED:
             return Finding("clock", OK, f"{duration(apart)} from the database's")

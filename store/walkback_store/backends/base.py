@@ -101,6 +101,8 @@ class Backend(ABC):
     name: str
     engine: Engine
     statements: Statements
+    connections: int = 0
+    """How many writing connections there have been."""
     locks_rows: bool
     """Whether a row must be locked to be read for writing (otherwise the whole database is)."""
 
@@ -140,6 +142,10 @@ class Backend(ABC):
     @abstractmethod
     def home(self) -> str:
         """Where this database lives. A copy lives elsewhere."""
+
+    @abstractmethod
+    def writer_home(self) -> str:
+        """The same, as the writing connection sees it: where an address leads can change between two connections."""
 
     @abstractmethod
     def visible_horizon(self) -> int | None: ...

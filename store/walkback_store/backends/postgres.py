@@ -26,6 +26,11 @@ from walkback_store.errors import (
 NOTIFY_EVERY = 0.05
 """NOTIFY takes a lock that all notifying commits share, so it is sent beside the commits, and not for each of them."""
 
+HOME = (
+    "SELECT s.system_identifier || ':' || d.oid || ':' || c.timeline_id "
+    "FROM pg_control_system() s, pg_control_checkpoint() c, pg_database d WHERE d.datname = current_database()"
+)
+
 DISPATCH_LOCK = 0x57616C6B
 """Advisory lock: shared by dispatches, exclusive for a freeze."""
 
@@ -72,7 +77,8 @@ class PostgresBackend(Backend):
             cursor.execute("SET idle_in_transaction_session_timeout = '60s'")
             # A server or role may have it off by default; what is strict must not depend on that.
             cursor.execute(
-                "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+                "SELECT set_config('synchronous_commit', 'on', false) "
+                "WHERE current_setting('synchronous_commit') = 'off'"
             )
         connection.commit()
 
@@ -86,6 +92,7 @@ class PostgresBackend(Backend):
             writer = self._held.driver_connection
             writer.autocommit = True
             self._writer = writer
+            self.connections += 1
         return self._writer
 
     def begin(self, strict: bool) -> None:
@@ -181,12 +188,10 @@ class PostgresBackend(Backend):
     def home(self) -> str:
         """Cluster, database and timeline: a restored dump, a copied database and a point-in-time restore differ."""
         with self.engine.connect() as connection:
-            row = connection.exec_driver_sql(
-                "SELECT s.system_identifier, d.oid, c.timeline_id "
-                "FROM pg_control_system() s, pg_control_checkpoint() c, pg_database d "
-                "WHERE d.datname = current_database()"
-            ).one()
-        return f"{row[0]}:{row[1]}:{row[2]}"
+            return str(connection.exec_driver_sql(HOME).scalar_one())
+
+    def writer_home(self) -> str:
+        return str(self.fetch([(HOME, ())])[0][0][0])
 
     def visible_horizon(self) -> int | None:
         with self.engine.connect() as connection:
@@ -215,7 +220,9 @@ class PostgresBackend(Backend):
             return CannotOpen(f"{self.where}: {first}. Nothing was changed; create the database first (createdb).")
         if 'permission denied for database "' in text or "no password supplied" in text or "pg_hba.conf" in text:
             return self._refused(first)
-        if isinstance(error, self._psycopg.ProgrammingError) and not state:  # libpq does not know an option in the URL
+        if (
+            isinstance(error, self._psycopg.ProgrammingError) and not state and "invalid" in text
+        ):  # an option in the URL
             return BadStoreURL(f"{self.where} is not an address: {first}. Nothing was opened; correct the address.")
         if isinstance(error, self._psycopg.OperationalError) and not state:
             return Unreachable(f"{self.where} does not answer: {first}. Is the server running, and the address right?")

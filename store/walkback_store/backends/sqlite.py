@@ -83,6 +83,7 @@ class SQLiteBackend(Backend):
         self.statements = Statements(self.engine)
         self._writer: Any = None
         self._version: int | None = None
+        self._inode = 0
 
     def _connect(self) -> Any:
         connection = sqlite3.connect(
@@ -143,10 +144,14 @@ class SQLiteBackend(Backend):
                 connection.close()
                 raise
             self._writer = connection
+            self._inode = self.path.stat().st_ino
+            self.connections += 1
         return self._writer
 
     def begin(self, strict: bool) -> None:
         try:
+            if self._writer is not None and self.path.stat().st_ino != self._inode:
+                self.reconnect()  # another file has taken its place, and this one would be written for nobody
             writer = self.open_writer()
             if strict is not self._strict:
                 writer.execute("PRAGMA synchronous=FULL" if strict else "PRAGMA synchronous=NORMAL")
@@ -154,6 +159,8 @@ class SQLiteBackend(Backend):
             writer.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
             raise self.translate(error) or error from error
+        except OSError as error:
+            raise self._cannot_open() from error
 
     def fetch(self, queries: Sequence[Query]) -> list[Fetched]:
         execute = self._writer.execute
@@ -217,6 +224,9 @@ class SQLiteBackend(Backend):
         a backup says itself that it is one.
         """
         return f"{machine_id()}:{self.path.stat().st_ino}"
+
+    def writer_home(self) -> str:
+        return self.home()
 
     def visible_horizon(self) -> int | None:
         return None

@@ -20,6 +20,9 @@ from walkback_store.words import Durability, Kind
 STORE = "@store"
 """Stands for a run's id where the store's own log is meant."""
 
+EPOCH_BITS = 32
+"""A fence is a number below the store's epoch: so fences of a restored store never meet those given before."""
+
 NONE = "(none)"
 """The state of something that does not exist yet."""
 
@@ -38,6 +41,11 @@ class View(Protocol):
 
     @property
     def store(self) -> Row: ...
+    @property
+    def epoch(self) -> int:
+        """Of this store. Raises `NotAdopted` in a copy."""
+        ...
+
     def run(self, run_id: str) -> Row | None: ...
     def row(self, table: str, run_id: str, key: str) -> Row | None: ...
     def freezes(self) -> list[Row]: ...
@@ -123,12 +131,18 @@ class OnRun(Transition):
             if view.tombstone(self.run_id):
                 raise NotFound(f"run {self.run_id!r} was pruned; its audit events remain in the log.")
             raise NotFound(f"there is no run {self.run_id!r} in this store. Nothing was changed.")
-        if self.by == WORKER and self.fence != run["fence"]:
-            raise StaleFence(
-                f"{type(self).__name__}: run {self.run_id!r} was taken over (fence {run['fence']}, yours "
-                f"{self.fence}). Nothing was changed; stop working on it, and append what you learned as late evidence."
-            )
+        if self.by == WORKER:
+            self._check_fence(view, run)
         return run
+
+    def _check_fence(self, view: View, run: Row) -> None:
+        epoch = view.epoch
+        if self.fence is None or self.fence != run["fence"] or self.fence >> EPOCH_BITS < epoch:
+            raise StaleFence(
+                f"{type(self).__name__}: run {self.run_id!r} was taken over (fence {run['fence']}, yours {self.fence}, "
+                f"epoch {epoch}). Nothing was changed; stop working on it, and append what you learned as late "
+                "evidence."
+            )
 
     def _check_run(self, view: View, sources: Iterable[str] | None = None) -> Row:
         run = self._run(view)

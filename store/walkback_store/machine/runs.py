@@ -6,9 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from walkback_store.errors import NotAdopted, NotFound, PreconditionFailed, RunExists, RunPruned, StaleFence
+from walkback_store.errors import NotFound, PreconditionFailed, RunExists, RunPruned, StaleFence
 from walkback_store.log import Draft, Row
-from walkback_store.machine.base import ANYONE, LEAVES_WORKER, NONE, STORE, UNCHANGED, WORKER, Load, OnRun, View
+from walkback_store.machine.base import (
+    ANYONE,
+    EPOCH_BITS,
+    LEAVES_WORKER,
+    NONE,
+    STORE,
+    UNCHANGED,
+    WORKER,
+    Load,
+    OnRun,
+    View,
+)
 from walkback_store.values import encode, fingerprint
 from walkback_store.words import (
     FINISHED,
@@ -28,8 +39,7 @@ MAX_RUN_ID = 200
 
 
 def fence_after(run: Row, epoch: int) -> int:
-    """The next fence. Its upper half is the epoch, so fences of a restored store never meet those given before."""
-    return max(int(run["fence"]) + 1, (epoch << 32) + 1)
+    return max(int(run["fence"]) + 1, (epoch << EPOCH_BITS) + 1)
 
 
 def check_settled(transition: OnRun, run: Row) -> None:
@@ -127,9 +137,7 @@ class ClaimRun(OnRun):
             raise PreconditionFailed(f"run {self.run_id!r} is held by worker {held!r}. Nothing was changed.")
         if run["status"] == R.WAITING and (run["wake_at"] is None or run["wake_at"] > view.now):
             raise PreconditionFailed(f"run {self.run_id!r} waits for {run['waits_for']!r} and is not due yet.")
-        if view.store["home_mismatch"]:
-            raise NotAdopted(view.store["home_mismatch"])
-        fence = fence_after(run, view.store["epoch"])
+        fence = fence_after(run, view.epoch)
         row: dict[str, Any] = {"worker": self.worker, "fence": fence}
         if held is not None:
             row["crashes"] = run["crashes"] + 1
