@@ -382,6 +382,7 @@ def _described(page: FromClause) -> Select[Any]:
     p = page.c
     version = _r.c.agent + " " + _r.c.agent_version
     stuck = case((p.why.in_(["no_worker", "overdue"]), version), (p.why == "worker_lost", _r.c.worker))
+    of_run = p.step.is_not_distinct_from(_r.c.why_step)
     has_call = or_(p.kind != STUCK, p.why == "approval_lapsed")
     return (
         select(
@@ -392,7 +393,7 @@ def _described(page: FromClause) -> Select[Any]:
             case((p.kind.not_in([STUCK, APPROVAL]), _o.c.error_class)).label("error_class"),
             _o.c.description,
             _o.c.stake,
-            func.coalesce(stuck, case((p.step == _r.c.why_step, _r.c.why_detail)), _o.c.error).label("detail"),
+            func.coalesce(stuck, case((of_run, _r.c.why_detail)), _o.c.error).label("detail"),
             _r.c.run_id,
             _r.c.agent,
             _r.c.agent_version,

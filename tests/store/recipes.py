@@ -41,12 +41,13 @@ from walkback_store.errors import (
     RunExists,
     StaleFence,
     StaleView,
+    StoreError,
     TransitionConflict,
 )
 from walkback_store.fsck import fsck
 from walkback_store.log import Row
 from walkback_store.machine import TRANSITIONS, operations, people, runs, store_wide
-from walkback_store.machine.base import NONE, OPERATOR, UNCHANGED, WORKER, OnRun, Transition
+from walkback_store.machine.base import NONE, OPERATOR, UNCHANGED, WORKER, OnRun, Transition, new_id
 from walkback_store.machine.document import moves_of
 from walkback_store.machine.operations import OnOperation
 from walkback_store.store import Store
@@ -64,7 +65,10 @@ from walkback_store.words import (
     WorkerStatus,
 )
 
-A, D, O, R = ApprovalStatus, DecisionStatus, OperationStatus, RunStatus  # noqa: E741
+A = ApprovalStatus
+D = DecisionStatus
+O = OperationStatus  # noqa: E741
+R = RunStatus
 ACTIVE, LIFTED = "active", "lifted"
 ADOPTED, NOT_ADOPTED = "adopted", "not adopted"
 STEP = "1"
@@ -365,6 +369,10 @@ def suspected(scene: Scene) -> Scene:
     return scene
 
 
+def _then_suspected(recipe: Recipe) -> Recipe:
+    return lambda world: suspected(recipe(world))
+
+
 # --- approvals and decisions --------------------------------------------------------------------------------------
 
 
@@ -495,10 +503,15 @@ def at_home(world: World) -> Scene:
     return Scene(world)
 
 
-def copied(world: World) -> Scene:
-    """As if the file or the dump had been restored elsewhere."""
-    with world.store.backend.engine.connect().execution_options(walkback_writes=True) as db, db.begin():
+def make_copy(store: Store) -> None:
+    """As if the file or the dump had been restored elsewhere, and opened there."""
+    with store.backend.engine.connect().execution_options(walkback_writes=True) as db, db.begin():
         db.execute(update(schema.store).values(home="elsewhere"))
+    store.backend.reconnect()
+
+
+def copied(world: World) -> Scene:
+    make_copy(world.store)
     return Scene(world)
 
 
@@ -671,11 +684,7 @@ CASES: dict[type[Transition], Case] = {
     operations.AppendLateEvidence: Case(_late),
     people.DismissDuplicate: Case(
         lambda s: people.DismissDuplicate(**s.ann(), step=STEP, reason="there is one invoice only"),
-        at={
-            state: (lambda w, bring=bring: suspected(bring(w)))
-            for state, bring in STATES["operation"].items()
-            if state != NONE
-        },
+        at={state: _then_suspected(recipe) for state, recipe in STATES["operation"].items() if state != NONE},
     ),
     people.RequestVerify: Case(
         lambda s: people.RequestVerify(**s.ann(), step=STEP),
@@ -845,7 +854,7 @@ def check(world: World, transition: type[Transition], state: str) -> None:
         check_illegal(world, transition, state)
 
 
-def check_refused(world: World, t: Transition, error: type[Refused], match: str | None = None) -> Refused:
+def check_refused(world: World, t: Transition, error: type[StoreError], match: str | None = None) -> StoreError:
     """Refused with this error, and nothing changed."""
     before = world.everything_about(t.log)
     with pytest.raises(error, match=match) as refusal:
@@ -882,6 +891,8 @@ def check_conflict(world: World, transition: type[Transition]) -> None:
     _, t = legal_scene(world, transition)
     t.id = world.used.id
     check_refused(world, t, TransitionConflict, match=BOB)
+    t.id = new_id()
+    world.store.do(t)  # and nothing else was wrong with it
 
 
 def check_run_status(world: World, transition: type[Transition], status: str) -> None:

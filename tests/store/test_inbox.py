@@ -26,7 +26,7 @@ from tests.store.driver import (
     succeed,
     write,
 )
-from walkback_store.inbox import COUNT_LIMIT, KINDS, OVERDUE_AFTER, SOON, STUCK_AFTER
+from walkback_store.inbox import KINDS, OVERDUE_AFTER, SOON, STUCK_AFTER
 from walkback_store.log import Row
 from walkback_store.machine.operations import AppendLateEvidence, BeginCompensation, EndCompensation, Settle
 from walkback_store.machine.people import (
@@ -47,6 +47,7 @@ from walkback_store.machine.people import (
 )
 from walkback_store.machine.runs import NeedOperator, ParkRun, ReleaseRun, StartRun
 from walkback_store.machine.store_wide import LoseWorker, RegisterWorker, StopWorker
+from walkback_store.paging import COUNT_LIMIT
 from walkback_store.store import Store
 from walkback_store.words import Answer, OperationStatus, RunStatus, Why
 
@@ -64,7 +65,8 @@ def opened(store_url: str) -> Iterator[tuple[Store, Clock]]:
 def work_on(store: Store, run_id: str, *, agent: str = "a", worker: str = "w") -> Held:
     start(store, run_id, agent=agent)
     (claimed,) = store.claim(worker, {agent: ["1"]})
-    assert claimed.run is not None and claimed.run["run_id"] == run_id
+    assert claimed.run is not None
+    assert claimed.run["run_id"] == run_id
     return Held(store, run_id, worker, claimed.run["fence"])
 
 
@@ -88,7 +90,8 @@ def test_nothing_needs_a_person_while_everything_runs(opened: tuple[Store, Clock
     held = work_on(store, "r")
     write(held, "1")
     start(store, "waits for a worker")
-    assert store.inbox(clock.now) == [] and store.inbox_counts(clock.now) == {}
+    assert store.inbox(clock.now) == []
+    assert store.inbox_counts(clock.now) == {}
 
 
 @pytest.mark.parametrize("why", sorted(set(Why) - {Why.UNKNOWN}))
@@ -156,7 +159,7 @@ def test_a_run_that_says_unknown_without_naming_an_operation_is_an_item(opened: 
     store, clock = opened
     held = work_on(store, "r")
     store.do(NeedOperator(**held.by, why=Why.UNKNOWN, detail="who knows"))
-    assert of(store.inbox(clock.now), "kind", "step", "detail") == [("unknown", None, None)]
+    assert of(store.inbox(clock.now), "kind", "step", "detail") == [("unknown", None, "who knows")]
 
 
 @pytest.mark.parametrize("status", ["running", "succeeded", "parked"])
@@ -237,7 +240,8 @@ def test_a_paused_run_does_not_ask_for_anything(opened: tuple[Store, Clock]) -> 
     store, clock = opened
     park_unknown(work_on(store, "r"), "1")
     store.do(RequestPause(actor=ANN, run_id="r", reason="later"))
-    assert store.run("r")["status"] == RunStatus.PAUSED and store.inbox(clock.now) == []
+    assert store.run("r")["status"] == RunStatus.PAUSED
+    assert store.inbox(clock.now) == []
     store.do(ResumeRun(actor=ANN, run_id="r", reason="now"))
     assert of(store.inbox(clock.now), "kind") == ["unknown"]
 
@@ -281,7 +285,8 @@ def test_an_approval_that_can_no_longer_be_given_is_not_asked_for(opened: tuple[
     store, clock = opened
     ask(work_on(store, "r"), "1", park=True, expires_at=clock.now + HOUR)
     clock.pass_(HOUR)
-    assert store.inbox(clock.now) == [] and store.inbox_counts(clock.now) == {}
+    assert store.inbox(clock.now) == []
+    assert store.inbox_counts(clock.now) == {}
 
 
 def test_an_approval_that_nobody_expires_is_stuck(opened: tuple[Store, Clock]) -> None:
@@ -506,24 +511,18 @@ def test_rows_come_in_the_order_in_which_to_look_at_them(opened: tuple[Store, Cl
     store.do(EndCompensation(**held.by, outcome=RunStatus.NEEDS_OPERATOR, detail="the refund was refused"))
     ask(work_on(store, "urgent"), "1", expires_at=clock.now + STUCK_AFTER + SOON, tool="now")
     clock.pass_(STUCK_AFTER)
-    assert (
-        of(store.inbox(clock.now), "run_id")
-        == [
-            "urgent",
-            "compensation",
-            "unknown, cannot be undone",
-            "unknown, can be undone",
-            "diverged",
-            *(
-                "budget_spent",
-                "drift",
-                "review",
-            ),  # the same rank and stake: by age, then in the order they were started
-            "stuck",
-            "approval",
-        ]
-        or of(store.inbox(clock.now), "run_id")[5:8] == ["review", "budget_spent", "drift"]
-    )
+    assert of(store.inbox(clock.now), "run_id") == [
+        "urgent",
+        "compensation",
+        "unknown, cannot be undone",
+        "unknown, can be undone",
+        "diverged",
+        "review",  # these three with the same stake and at the same time: as they were started
+        "budget_spent",
+        "drift",
+        "stuck",
+        "approval",
+    ]
 
 
 def test_of_equal_rank_the_higher_stake_comes_first_then_the_older(opened: tuple[Store, Clock]) -> None:
@@ -611,7 +610,8 @@ def test_members_of_a_row_that_is_gone_are_none(opened: tuple[Store, Clock]) -> 
     (row,) = store.inbox(clock.now)
     store.do(RecordAbsent(actor=ANN, run_id="r", step="1", reason="looked"))
     page = store.inbox_members(row, clock.now)
-    assert page.rows == [] and page.older is None
+    assert page.rows == []
+    assert page.older is None
 
 
 def test_the_members_of_every_row_are_as_many_as_it_says(opened: tuple[Store, Clock]) -> None:
