@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
 
-from sqlalchemy import and_, or_, select
+from sqlalchemy import select, text
 
+from walkback_store import claiming, opening, schema, snapshots
 from walkback_store import feed as feeds
-from walkback_store import opening, schema, snapshots
 from walkback_store.backends.sqlite import SQLiteBackend
 from walkback_store.engine import Committed, Engine
 from walkback_store.errors import NotFound, StaleFence, StoreError
@@ -21,8 +21,8 @@ from walkback_store.machine.runs import ClaimRun
 from walkback_store.machine.store_wide import LoseWorker
 from walkback_store.queries import Queries
 from walkback_store.values import decode
-from walkback_store.words import LIVE, RunStatus, WorkerStatus
-from walkback_store.work import SNAPSHOT_COLUMNS, Work
+from walkback_store.words import WorkerStatus
+from walkback_store.work import Work
 
 DEFAULT_WAIT = 10.0
 """Seconds a writer waits for others, and for a database that went away."""
@@ -54,6 +54,7 @@ class Store(Queries):
         super().__init__(engine.backend)
         self.engine = engine
         self._observer = LeaseObserver()
+        self._turns = itertools.count()
 
     # --- changing ------------------------------------------------------------------------------------------------
 
@@ -91,85 +92,57 @@ class Store(Queries):
         alive = self._rows(select(schema.workers).where(schema.workers.c.status == WorkerStatus.ALIVE))
         lost = []
         for row, why in self._observer.judge(alive, self.now(), database_clock=self.backend.locks_rows):
-            result = self.engine.commit([LoseWorker(actor=actor, worker=row["worker"], beat=row["beat"], reason=why)])[
-                0
-            ]
-            if isinstance(result, Committed):
+            lose = LoseWorker(actor=actor, worker=row["worker"], beat=row["beat"], reason=why)
+            if isinstance(self.engine.commit([lose])[0], Committed):
                 lost.append(row["worker"])
         return lost
 
     def now(self) -> int:
         """The time by which everything here is dated: the server's on PostgreSQL, this machine's on SQLite."""
-        if self.engine._clock is not None or not self.backend.locks_rows:
-            return self.engine._now()
         clock = self.backend.clock()
-        with self.backend.engine.connect() as connection:
-            return int(connection.exec_driver_sql(clock[0] if clock else "").scalar_one())
+        if self.engine._clock is not None or clock is None:
+            return self.engine._now()
+        with self._reading() as moment:
+            return int(moment.values(text(clock[0]))[0])
 
     def claim(self, worker: str, agents: Mapping[str, Sequence[str]], limit: int = 1) -> list[Committed]:
-        """Claim runs this worker can run: unheld, due, or held by a worker that is gone."""
-        r, w = schema.runs, schema.workers
-        gone = select(w.c.worker).where(w.c.status != WorkerStatus.ALIVE)
-        versions = or_(*(and_(r.c.agent == a, r.c.agent_version.in_(list(v))) for a, v in agents.items()))
-        if not agents:
-            return []
+        """Claim runs this worker can run: unheld, due, or held by a worker that is gone. Fair between agents."""
 
         def candidates(work: Work) -> list[Transition]:
-            due = and_(r.c.status == RunStatus.WAITING, r.c.wake_at.is_not(None), r.c.wake_at <= work.now)
-            free = and_(r.c.status.in_(sorted(LIVE)), r.c.worker.is_(None))
-            orphaned = and_(r.c.status.in_(sorted(LIVE)), r.c.worker.in_(gone))
-            found: list[tuple[Any, ...]] = []
-            for kind in (orphaned, due, free):
-                query = select(r.c.run_id, r.c.worker).where(kind, versions).order_by(r.c.run_no).limit(limit)
-                if self.backend.locks_rows:
-                    query = query.with_for_update(skip_locked=True, of=r)
-                compiled = query.compile(
-                    dialect=self.backend.engine.dialect, compile_kwargs={"render_postcompile": True}
-                )
-                values = [compiled.params[name] for name in compiled.positiontup or ()]
-                found += self.backend_fetch(str(compiled), values)
-            actor = f"worker:{worker}"
-            return [ClaimRun(actor=actor, run_id=run_id, worker=worker) for run_id, _ in found[:limit]]
+            found = claiming.find(self.backend, agents, work.now, limit, turn=next(self._turns))
+            return [ClaimRun(actor=f"worker:{worker}", run_id=run_id, worker=worker) for run_id in found]
 
         results = self.engine.plan_and_commit(candidates)
-        refused = next((r for r in results if isinstance(r, StoreError)), None)
         claimed = [r for r in results if isinstance(r, Committed)]
+        refused = next((r for r in results if isinstance(r, StoreError)), None)
         if refused is not None and not claimed:
             raise refused
         return claimed
-
-    def backend_fetch(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        return self.backend.fetch([(sql, values)])[0]
 
     # --- snapshots -----------------------------------------------------------------------------------------------
 
     def state_bytes(self, run_id: str, n: int) -> bytes:
         """The encoded state of snapshot `n`, whole and checked."""
-        with self.backend.engine.connect() as connection:
-            s = schema.snapshots
-            run_no = self._run_no(connection, run_id)
-            chain = snapshots.chain_of(n)
-            rows = connection.execute(select(s).where(s.c.run_no == run_no, s.c.n.in_(chain))).all()
-            known = {(run_no, row.n): _snapshot(row) for row in rows}
+        s = schema.snapshots
+        with self._reading() as moment:
+            run_no = next(iter(moment.values(select(schema.runs.c.run_no).where(schema.runs.c.run_id == run_id))), None)
+            if run_no is None:
+                raise NotFound(f"there is no run {run_id!r} in this store.")
+            chain = moment.rows(select(s).where(s.c.run_no == run_no, s.c.n.in_(snapshots.chain_of(n))))
+            known = {(run_no, row["n"]): row for row in chain}
 
             def find(run: int, at: int) -> Row | None:
-                if (run, at) not in known:
-                    row = connection.execute(select(s).where(s.c.run_no == run, s.c.n == at)).first()
-                    if row is None:
-                        return None
-                    known[run, at] = _snapshot(row)
-                return known[run, at]
+                if (run, at) not in known:  # in the run that this one was forked from
+                    known.update(
+                        ((run, at), row) for row in moment.rows(select(s).where(s.c.run_no == run, s.c.n == at))
+                    )
+                row = known.get((run, at))
+                return None if row is None else row | {"digest": bytes(row["digest"]), "data": bytes(row["data"])}
 
             return snapshots.read(find, run_no, n).data
 
     def state(self, run_id: str, n: int) -> object:
         return decode(self.state_bytes(run_id, n))
-
-    def _run_no(self, connection: Any, run_id: str) -> int:
-        run_no = connection.execute(select(schema.runs.c.run_no).where(schema.runs.c.run_id == run_id)).scalar()
-        if run_no is None:
-            raise NotFound(f"there is no run {run_id!r} in this store.")
-        return int(run_no)
 
     # --- the rest ------------------------------------------------------------------------------------------------
 
@@ -188,11 +161,6 @@ class Store(Queries):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
-
-
-def _snapshot(row: Any) -> Row:
-    values = dict(zip(SNAPSHOT_COLUMNS, row, strict=True))
-    return values | {"digest": bytes(values["digest"]), "data": bytes(values["data"])}
 
 
 __all__ = ["COLUMNS", "Store", "open_store"]
