@@ -1,5 +1,5 @@
-"""The console's queries on a store of 1,000,000 runs: a page of runs (first, middle and last; each filter), the inbox,
-and how many runs there are in each status.
+"""Queries on a store of 1,000,000 runs: a page of runs (first, middle and last; each filter), the inbox, how many runs
+there are in each status, and a worker's claim.
 
 Each number is the median of seven, after one that is thrown away. A filter's number is that of its slowest page.
 """
@@ -15,10 +15,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, Protocol
 
-from bench.fill import PARKED, RARE_AGENT, Filled, fill_postgres, fill_sqlite, run_id
+from bench.fill import AGENTS, PARKED, RARE_AGENT, Filled, fill_postgres, fill_sqlite, run_id
 from tests.support.postgres import running_postgres
 from walkback_store import open_store
-from walkback_store.queries import RunFilter
+from walkback_store.machine.store_wide import RegisterWorker
+from walkback_store.queries import MAX_PAGE, PAGE, RunFilter
 from walkback_store.store import Store
 
 RUNS = 1_000_000
@@ -41,6 +42,7 @@ def run(report: Sink) -> None:
     for subject in subjects():
         measure_pages(report, subject)
         measure_overview(report, subject)
+        measure_claims(report, subject)
 
 
 def subjects() -> Iterator[Subject]:
@@ -173,16 +175,53 @@ def measure_overview(report: Sink, subject: Subject) -> None:
     counted = store.status_counts()["needs_operator"].n
     if counted != PARKED or not store.inbox(now):
         raise RuntimeError(f"{counted} runs wait for a person, {PARKED} were filled in")
+    largest = max(store.inbox(now, limit=MAX_PAGE), key=lambda row: int(row["n"]))
+    rows = 0
+    while page := store.inbox(now, limit=MAX_PAGE, offset=rows):
+        rows += len(page)
+    progress(f"{subject.name}: {rows:,} rows in the inbox, {largest['n']} items in the largest of them")
     actions: dict[str, Callable[[], object]] = {
         "inbox": lambda: store.inbox(now),
+        "inbox counts": lambda: store.inbox_counts(now),
+        "members of an inbox row": lambda: store.inbox_members(largest, now),
         "status counts": store.status_counts,
     }
     for name, action in actions.items():
         took = timed(action)
         report.add(f"{name} {at}", took, "ms", f"<= {OVERVIEW_BAR:g} ms", took <= OVERVIEW_BAR)
+    report.add(f"inbox, the last page {at}", timed(lambda: store.inbox(now, offset=rows - PAGE)), "ms")
     slow = 0.0
     for name, where in (filters(subject.filled) | combined(subject.filled)).items():
         took = timed(lambda where=where: store.count_runs(where))  # type: ignore[misc]
         progress(f"{subject.name}, count by {name}: {took:.1f} ms")
         slow = max(slow, took)
     report.add(f"slowest count of a filter {at}", slow, "ms")
+
+
+# --- claims ------------------------------------------------------------------------------------------------------
+
+
+def measure_claims(report: Sink, subject: Subject) -> None:
+    """With the commit that records them. Orphans, due runs and free ones are there, of versions it has and others."""
+    store, agents = subject.store, {agent: ["1"] for agent in AGENTS}
+    store.do(
+        RegisterWorker(
+            actor="worker:bench", worker="bench", host="here", boot_id="boot", pid=1, process_started="1",
+            agents=agents, lease=60_000_000,
+        )
+    )  # fmt: skip
+    for limit in (1, 20):
+
+        def claim(limit: int = limit) -> None:
+            if len(store.claim("bench", agents, limit)) != limit:
+                raise RuntimeError("there was nothing to claim, so nothing was measured")
+
+        took = timed(claim)
+        name = "claim" if limit == 1 else f"claim of {limit}"
+        report.add(
+            f"{name} from {subject.filled.runs:,} runs, {subject.name}",
+            took,
+            "ms",
+            f"<= {PAGE_BAR:g} ms",
+            took <= PAGE_BAR,
+        )

@@ -12,7 +12,7 @@ import typer.main
 from walkback_console import cli
 from walkback_console.cli.commands import app
 from walkback_store import paging, snapshots, values
-from walkback_store.machine.runs import MAX_RUN_ID
+from walkback_store.machine.base import MAX_NAME
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
@@ -123,7 +123,7 @@ def test_the_numbers_in_the_page_about_the_store_are_those_of_the_code() -> None
         f"up to {snapshots.MAX_DEPTH} in all",
         f"{values.MAX_BYTES // 2**20} MiB",
         f"{values.MAX_DEPTH} levels",
-        f"{MAX_RUN_ID} printable characters",
+        f"{MAX_NAME} printable characters",
         f"{paging.MAX_PAGE:,} rows",
         f"exact up to {paging.COUNT_LIMIT:,}",
     ):

@@ -17,7 +17,6 @@ from walkback_store.backends.base import Backend, Query
 from walkback_store.paging import MAX_PAGE, distinct, sql, usually
 
 FREE = (sql("runs.worker IS NULL"), usually(sql("runs.status IN ('running', 'compensating')")))
-DUE = (usually(sql("runs.status = 'waiting'")), sql("runs.wake_at IS NOT NULL"))
 HELD = (sql("runs.worker IS NOT NULL"), usually(sql("runs.status IN ('running', 'compensating')")))
 MAX_GONE = 20
 """So many of the workers that are gone are looked at in one turn."""
@@ -94,7 +93,7 @@ def _query(kind: str) -> Select[Any]:
     if kind == "orphaned":  # a worker holds few runs, of an agent there may be very many
         conditions = (*HELD, _r.c.worker == bindparam("worker", type_=Text), *map(usually, of_version))
     elif kind == "due":
-        conditions = (*DUE, _r.c.wake_at <= bindparam("now", type_=BigInteger), *of_version)
+        conditions = (_r.c.wake_at <= bindparam("now", type_=BigInteger), *of_version)
     else:
         conditions = (*FREE, *of_version)
     since = _r.c.wake_at if kind == "due" else _r.c.updated_at

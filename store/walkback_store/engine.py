@@ -17,7 +17,10 @@ from walkback_store import schema
 from walkback_store.backends.base import Backend, ConnectionLost, Rejected
 from walkback_store.errors import (
     CommitUnknown,
+    CorruptData,
+    NotAdopted,
     PreconditionFailed,
+    Refused,
     StoreError,
     TransitionConflict,
     Unreachable,
@@ -49,6 +52,20 @@ class Committed:
     """The run's row as this transition left it."""
     repeated: bool = False
     """It had been applied by an earlier submission of the same id, or there was nothing to do."""
+
+
+REFUSALS = (Refused, ValueRefused, NotAdopted, CorruptData, TypeError, ValueError, LookupError, AttributeError)
+"""What concerns one transition and not its neighbours: also values of a kind that it cannot be decided with."""
+
+
+def _refusal(transition: Transition, error: Exception) -> StoreError:
+    if isinstance(error, StoreError):
+        return error
+    refusal = PreconditionFailed(
+        f"{type(transition).__name__} was given what it cannot use: {error!r}. Nothing was changed."
+    )
+    refusal.__cause__ = error
+    return refusal
 
 
 class _Waiting:
@@ -253,10 +270,10 @@ class Engine:
             try:
                 drafts = transition.decide(work)
                 head = work.append(transition, drafts) if drafts else None
-            except (StoreError, ValueRefused) as refusal:
+            except REFUSALS as error:
                 work.discard_drafts()
                 # A second submission of something applied is refused by the state it left: ask the log first.
-                results[i] = self._recorded(work, transition) or refusal
+                results[i] = self._recorded(work, transition) or _refusal(transition, error)
                 continue
             run = work.run(transition.log) if transition.log is not None else None
             if head is None:
@@ -274,7 +291,8 @@ class Engine:
         event = dict(zip((c.name for c in schema.events.columns), answer[0], strict=False))
         run = work.run(transition.log) if transition.log is not None else None
         run_no = run["run_no"] if run is not None else schema.STORE_LOG
-        if event["run_no"] != run_no or event["actor"] != transition.actor:
+        mine = (run_no, transition.actor, getattr(transition, "step", None))
+        if (event["run_no"], event["actor"], event["step"]) != mine or event["kind"] not in transition.kinds():
             return TransitionConflict(
                 f"transition id {transition.id.hex()} was used before, by {event['actor']} for something else "
                 f"({event['kind']}). Nothing was changed."

@@ -58,7 +58,7 @@ KINDS = (*(why.value for why in Why), STUCK, APPROVAL)
 
 PARKED = sql("runs.status = 'needs_operator'")
 FREE = and_(sql("runs.worker IS NULL"), usually(sql("runs.status IN ('running', 'compensating')")))
-ASLEEP = and_(usually(sql("runs.status = 'waiting'")), sql("runs.wake_at IS NOT NULL"))
+ASLEEP = sql("runs.wake_at IS NOT NULL")  # only a waiting run has a time
 HELD = sql("runs.worker IS NOT NULL")
 UNKNOWN = sql("operations.status = 'unknown'")
 SUSPECTED = sql("operations.duplicate_suspected = 1")

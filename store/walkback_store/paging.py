@@ -101,9 +101,15 @@ def sql(condition: str) -> ColumnElement[Any]:
     return found
 
 
-def distinct(column: ColumnElement[str], where: ColumnElement[bool], limit: int) -> Select[Any]:
+def distinct(
+    column: ColumnElement[str], where: ColumnElement[bool] | None, limit: int, prefix: str = ""
+) -> Select[Any]:
     """The values there are of an indexed column, in order, found by skipping from one to the next."""
-    found = select(func.min(column).label("value")).where(where).cte("found", recursive=True)
-    following = select(func.min(column)).where(where, column > found.c.value).scalar_subquery()
+    end = above(prefix)
+    upper = [column < end] if end is not None else []
+    upper += [where] if where is not None else []
+    # One lower bound and never two: with two, SQLite searches by one and reads its way to the other.
+    found = select(func.min(column).label("value")).where(column >= prefix, *upper).cte("found", recursive=True)
+    following = select(func.min(column)).where(column > found.c.value, *upper).scalar_subquery()
     found = found.union_all(select(following).where(found.c.value.is_not(None)))
     return select(found.c.value).where(found.c.value.is_not(None)).limit(limit)

@@ -104,6 +104,7 @@ runs = Table(
     _flag("crashes"),
     Column("wake_at", BigInteger),
     Column("waits_for", Name),
+    Column("decision", BigInteger),  # a person's, that a worker has yet to carry out
     Column("plan", Name),
     Column("tags", Name),
     Column("input_digest", Name, nullable=False),
@@ -146,8 +147,10 @@ runs = Table(
         "agent",
         "agent_version",
         "wake_at",
-        sqlite_where=text("status = 'waiting' AND wake_at IS NOT NULL"),
-        postgresql_where=text("status = 'waiting' AND wake_at IS NOT NULL"),
+        # Only a waiting run has one, so queries need not say that it waits. (The more PostgreSQL is told, the fewer
+        # runs it expects, until it reads them all and sorts them.)
+        sqlite_where=text("wake_at IS NOT NULL"),
+        postgresql_where=text("wake_at IS NOT NULL"),
     ),
     Index(
         "ix_runs_finished",
@@ -222,6 +225,7 @@ operations = Table(
     Column("compensates", Name),  # the step this operation undoes
     Column("compensated_by", Name),
     _flag("attempts"),
+    _flag("attempting"),
     Column("intent_seq", BigInteger),
     Column("outcome_seq", BigInteger),
     Column("evidence", Name),

@@ -296,6 +296,15 @@ class Work:
         ]
         return sorted(row["step"] for row in rows if row.get("status") == waits)
 
+    def has_signal(self, run_id: str, name: str) -> bool:
+        run_no = self._number(run_id)
+        sql = self._backend.statements.by_key(schema.signals, ("run_no", "name"))
+        for values in self._backend.fetch([(sql, (run_no, name))])[0]:
+            row = dict(zip(COLUMNS["signals"], values, strict=True))
+            self._entries.setdefault(("signals", row["run_no"], row["signal_id"]), Entry(row, True))
+        rows = [e.row for (table, no, _), e in self._entries.items() if table == "signals" and no == run_no and e.row]
+        return any(row["name"] == name and row["consumed_by"] is None for row in rows)
+
     def tombstone(self, run_id: str) -> Row | None:
         sql = self._backend.statements.by_key(schema.tombstones, ("run_id",))
         answer = self._backend.fetch([(sql, (run_id,))])[0]

@@ -319,6 +319,11 @@ def operation_failed(world: World) -> Scene:
     return scene
 
 
+def _answered(scene: Scene) -> Scene:
+    scene.world.store.do(operations.EndAttempt(**scene.by, step=STEP, answer=Answer.AMBIGUOUS))
+    return scene
+
+
 def unknown(world: World, **of_call: Any) -> Scene:
     scene = running(world)
     lose_track(_held(scene), STEP, **of_call)
@@ -677,9 +682,8 @@ CASES: dict[type[Transition], Case] = {
         )
     ),
     operations.Settle: Case(
-        lambda s: operations.Settle(
-            **s.by, step=STEP, outcome=O.SUCCEEDED, answer=Answer.ACKNOWLEDGED, evidence=Evidence.HAPPENED
-        )
+        lambda s: operations.Settle(**s.by, step=STEP, outcome=O.FAILED, evidence=Evidence.ABSENT),
+        at={O.PENDING: lambda w: _answered(pending(w))},
     ),
     operations.AppendLateEvidence: Case(_late),
     people.DismissDuplicate: Case(

@@ -471,11 +471,10 @@ def test_names_that_run_together_are_not_alike(opened: tuple[Store, Clock]) -> N
 
 def test_a_row_is_described_by_its_oldest_item_alone(opened: tuple[Store, Clock]) -> None:
     store, clock = opened
-    for run_id, description, stake, owner in (
-        ("z", "aaa first", "$1.00", "zoe"), ("a", "zzz second", "$9.00", None), ("m", "mmm third", "$5.00", "ann"),
-    ):  # fmt: skip
-        held = work_on(store, run_id, agent="a")
-        park_unknown(held, "1", description=description, stake=stake, stake_value=float(stake[1:]))
+    items = (("z", "aaa first", "$1.00", "zoe"), ("a", "zzz second", "$9.00", None), ("m", "mmm third", "$5.00", "ann"))
+    held = {run_id: work_on(store, run_id) for run_id in ("m", "a", "z")}  # the run that was started last parks first
+    for run_id, description, stake, owner in items:
+        park_unknown(held[run_id], "1", description=description, stake=stake, stake_value=float(stake[1:]))
         if owner is not None:
             store.do(AddNote(actor=ANN, run_id=run_id, reason="mine", owner=owner))
         clock.pass_(MINUTE)
@@ -528,16 +527,19 @@ def test_rows_come_in_the_order_in_which_to_look_at_them(opened: tuple[Store, Cl
 def test_of_equal_rank_the_higher_stake_comes_first_then_the_older(opened: tuple[Store, Clock]) -> None:
     store, clock = opened
     stakes = {"t1": 5.0, "t2": None, "t3": 50.0, "t4": 5.0, "t5": None}
+    held = {tool: work_on(store, tool) for tool in reversed(stakes)}
     for tool, stake in stakes.items():
-        park_unknown(work_on(store, tool), "1", tool=tool, stake_value=stake)
+        park_unknown(held[tool], "1", tool=tool, stake_value=stake)
         clock.pass_(SECOND)
     assert of(store.inbox(clock.now), "tool") == ["t3", "t1", "t4", "t2", "t5"]
 
 
 def test_the_order_is_total_so_that_pages_fit_together(opened: tuple[Store, Clock]) -> None:
     store, clock = opened
-    for n in range(11):
-        park_unknown(work_on(store, f"r{n:02}"), "1", tool=f"t{n % 7}")
+    held = [work_on(store, f"r{n:02}") for n in range(11)]
+    for n in reversed(range(11)):
+        park_unknown(held[n], "1", tool=f"t{n % 7}")
+        clock.pass_(SECOND if n % 3 else 0)
     for n in range(5):
         ask(work_on(store, f"s{n}"), "1", tool=f"t{n}")
     whole = store.inbox(clock.now)

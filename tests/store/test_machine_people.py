@@ -274,7 +274,7 @@ def take_back(scene: Scene, decision: int, actor: str = ANN) -> people.TakeBack:
     return people.TakeBack(actor=actor, run_id=scene.run_id, decision=decision, reason="wait")
 
 
-def test_an_approval_taken_back_is_asked_again_and_the_run_waits_until_it_expires(world: World) -> None:
+def test_an_approval_taken_back_is_asked_again_and_a_worker_finds_out_what_to_wait_for(world: World) -> None:
     scene = recipes.asked(world)
     before = approval_of(world, scene)
     edited: dict[str, Any] = {"edited_args": {}, "edited_hash": "x", "edited_digest": "y"}
@@ -283,7 +283,7 @@ def test_an_approval_taken_back_is_asked_again_and_the_run_waits_until_it_expire
     after = approval_of(world, scene)
     assert after == before | {"touched": after["touched"]}
     run = world.store.run(scene.run_id)
-    assert (run["status"], run["wake_at"]) == ("waiting", before["expires_at"])
+    assert (run["status"], run["wake_at"]) == ("waiting", world.clock.now)
     decision = decision_of(world, scene, seq)
     assert (decision["status"], decision["ended_by"], decision["ended_at"]) == ("taken_back", BOB, world.clock.now)
     event = world.last_event(scene.run_id)

@@ -52,19 +52,6 @@ EDITED = "e" * 64
 NOT_HERE = {store_wide.AdoptStore, store_wide.NotePrune}
 """They concern the store as a whole, and would end all else that is going on."""
 
-ALSO: dict[tuple[type[Transition], str], tuple[tuple[str, str], ...]] = {
-    # A stop that was asked for takes effect: a cancel withdraws what awaits approval, and outranks a pause.
-    (runs.StopAtBoundary, "operation"): (("awaiting_approval", "denied"),),
-    (runs.StopAtBoundary, "approval"): (("asked", "expired"), ("given", "expired")),
-    (runs.StopAtBoundary, "decision"): (("waiting", "expired"),),
-    (people.RequestCancel, "run"): (("waiting", "compensating"),),
-    (people.RequestPause, "run"): tuple((s, "cancelled") for s in ("running", "waiting", "needs_operator")),
-    (people.RequestPause, "operation"): (("awaiting_approval", "denied"),),
-    (people.RequestPause, "approval"): (("asked", "expired"), ("given", "expired")),
-    (people.RequestPause, "decision"): (("waiting", "expired"),),
-}
-"""Moves that follow from an earlier request of a person, rather than from the transition itself."""
-
 Rows = dict[str, list[Row]]
 CHANCE = st.integers(0, 2**32 - 1)
 """A step's own dice: what Hypothesis chooses is which steps there are, and their seeds."""
@@ -178,8 +165,7 @@ class Machine(RuleBasedStateMachine):
             ("approvals", "approval"),
             ("decisions", "decision"),
         ):
-            declared = [*moves_of(type(t), subject), *ALSO.get((type(t), subject), ())]
-            moves = {(str(a), str(b)) for a, b in declared}
+            moves = {(str(a), str(b)) for a, b in moves_of(type(t), subject)}
             was = {_key(table, row): row["status"] for row in before[table]}
             for row in after[table]:
                 move = (str(was.get(_key(table, row), NONE)), str(row["status"]))
@@ -199,6 +185,9 @@ class Machine(RuleBasedStateMachine):
         active = {(f["scope"], f["name"]) for f in freezes if f["lifted_at"] is None}
         assert not stops & active, f"called while frozen: {stops & active}"
         assert run["status"] in LIVE, f"called in a run that is {run['status']}"
+        if isinstance(t, operations.Intend):
+            stopping = run["pause_requested"] or (run["cancel_requested"] and run["status"] == RunStatus.RUNNING)
+            assert not stopping, "called after somebody asked the run to stop"
         assert not [a for a in before["attempts"] if a["step"] == t.step and a["status"] == "running"]
         approvals = [a for a in before["approvals"] if a["step"] == t.step]
         if isinstance(t, operations.Intend):
@@ -241,7 +230,21 @@ class Machine(RuleBasedStateMachine):
         assert run["worker"] is None or status in LIVE, f"it is {status} and held by {run['worker']}"
         running = [a["step"] for a in seen["attempts"] if a["status"] == "running"]
         assert len(running) == len(set(running)), "two attempts of one operation run"
+        assert sorted(running) == sorted(o["step"] for o in seen["operations"] if o["attempting"])
         self.check_approvals(seen)
+        self.check_decisions(run, seen)
+
+    def check_decisions(self, run: Row, seen: Rows) -> None:
+        """What a person decided is carried out, taken back or given up; a run never sleeps over it."""
+        waiting = [d for d in seen["decisions"] if d["status"] == "waiting" and d["action"] != "approve"]
+        assert [d["seq"] for d in waiting] == ([] if run["decision"] is None else [run["decision"]])
+        if run["status"] == RunStatus.WAITING and run["waits_for"].startswith("decision:"):
+            (decision,) = waiting
+            assert run["wake_at"] == decision["not_before"]
+        elif run["status"] not in LIVE:
+            assert not waiting, f"it is {run['status']}, and {waiting} was never carried out"
+        if run["status"] == RunStatus.WAITING and any(a["status"] == "given" for a in seen["approvals"]):
+            assert run["wake_at"] is not None, "it was given what it waits for, and sleeps for ever"
 
     def check_approvals(self, seen: Rows) -> None:
         for operation in seen["operations"]:

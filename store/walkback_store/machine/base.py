@@ -53,6 +53,10 @@ class View(Protocol):
         """The steps of a run that await approval."""
         ...
 
+    def has_signal(self, run_id: str, name: str) -> bool:
+        """Whether a signal of this name has come that no step has taken."""
+        ...
+
     def tombstone(self, run_id: str) -> Row | None: ...
     def changed_by(self, run_id: str, seq: int) -> str: ...
     def snapshot(self, run: Row, run_id: str, state: bytes) -> tuple[int, str]: ...
@@ -85,6 +89,11 @@ class Transition(ABC):
 
     actor: str
     id: bytes = field(default_factory=new_id)
+
+    @classmethod
+    def kinds(cls) -> frozenset[Kind]:
+        """What its first event may be."""
+        return frozenset({cls.kind})
 
     @property
     def log(self) -> str | None:
@@ -173,6 +182,17 @@ class OnRun(Transition):
         of_run = {"last_snapshot": n, "snapshots": max(run["snapshots"], n + 1)}
         before = run["last_step"]
         return {"snapshot": digest}, of_run, {before: {"after": n}} if before is not None else {}
+
+
+MAX_NAME = 200
+
+
+def check_name(what: str, name: str) -> None:
+    """Names are keys of rows, so both databases must be able to hold them exactly, and people to read them."""
+    if not 0 < len(name) <= MAX_NAME or not name.isprintable():
+        raise PreconditionFailed(
+            f"{name!r} cannot be {what}: 1 to {MAX_NAME} printable characters. Nothing was changed."
+        )
 
 
 LEAVES_WORKER = {"worker": None, "crashes": 0}

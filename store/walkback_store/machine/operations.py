@@ -151,7 +151,7 @@ class AskApproval(OnOperation):
     targets: ClassVar = (O.AWAITING_APPROVAL,)
     also: ClassVar = {"approval": ((NONE, ApprovalStatus.ASKED),)}
     kind: ClassVar = Kind.APPROVAL_ASKED
-    needs: ClassVar = "no attempt is running; an earlier approval has expired"
+    needs: ClassVar = "no attempt is running; an earlier approval has expired (one that was refused is not asked again)"
 
     call: Call
     digest: str
@@ -163,24 +163,36 @@ class AskApproval(OnOperation):
     def loads(self) -> Iterable[Load]:
         return (("operations", self.run_id, self.step), ("approvals", self.run_id, approval_key(self.step, 1)))
 
+    def _check_may_ask_again(self, view: View, operation: Row, approval: Row | None) -> None:
+        over = approval is not None and (
+            approval["status"] == ApprovalStatus.EXPIRED
+            or (
+                approval["status"] != ApprovalStatus.REFUSED
+                and approval["expires_at"] is not None
+                and approval["expires_at"] <= view.now
+            )
+        )
+        if over or (approval is None and operation["status"] == O.PENDING):
+            return
+        said = "policy said no" if approval is None else f"approval {approval['n']} is {approval['status']}"
+        raise PreconditionFailed(
+            f"{self.run_id}#{self.step} is not asked about again: {said}, and has not expired. Nothing was changed."
+        )
+
     def decide(self, view: View) -> list[Draft]:
         run = self._live_run(view)
         operation = view.row("operations", self.run_id, self.step)
         approval = latest_approval(view, self.run_id, self.step)
         if operation is not None:
             self._operation(view)
-            check_no_attempt_runs(view, self.run_id, operation)
-            if approval is not None and not (
-                approval["status"] == ApprovalStatus.EXPIRED
-                or (approval["expires_at"] is not None and approval["expires_at"] <= view.now)
-            ):
-                raise PreconditionFailed(f"approval {approval['n']} of {self.run_id}#{self.step} has not expired.")
+            check_no_attempt_runs(self.run_id, operation)
+            self._check_may_ask_again(view, operation, approval)
         n = 1 if approval is None else approval["n"] + 1
         data, of_run, of_steps = self._boundary(view, run)
         row: dict[str, Any] = {"status": O.AWAITING_APPROVAL}
         if operation is None:
             row |= self.call.columns() | {"started_at": view.now}
-            of_steps[self.step] = started_step(view, run, of_run, "call", self.call.tool)
+            of_steps[self.step] = started_step(view, run, of_run, self.step, "call", self.call.tool)
             of_run |= moved_on(run, self.step)
         elif operation["status"] == O.DENIED:
             row |= {"ended_at": None, "error": None}
@@ -221,7 +233,8 @@ class DenyOperation(OnOperation):
         if view.row("operations", self.run_id, self.step) is not None:
             self._operation(view)
         data, of_run, of_steps = self._boundary(view, run)
-        step = started_step(view, run, of_run, "call", self.call.tool) | {"status": "failed", "ended_at": view.now}
+        step = started_step(view, run, of_run, self.step, "call", self.call.tool)
+        step |= {"status": "failed", "ended_at": view.now}
         row = self.call.columns() | {
             "status": O.DENIED, "started_at": view.now, "ended_at": view.now, "error": self.reason,
         }  # fmt: skip
@@ -290,10 +303,10 @@ class Intend(OnOperation):
         data, of_run, of_steps = self._boundary(view, run)
         seq = run["head_seq"] + 1
         n = 1 if operation is None else operation["attempts"] + 1
-        row = call.columns() | {"status": O.PENDING, "attempts": n, "intent_seq": seq}
+        row = call.columns() | {"status": O.PENDING, "attempts": n, "attempting": 1, "intent_seq": seq}
         if operation is None:
             row["started_at"] = view.now
-            of_steps[self.step] = started_step(view, run, of_run, "call", call.tool)
+            of_steps[self.step] = started_step(view, run, of_run, self.step, "call", call.tool)
             of_run |= moved_on(run, self.step)
         of_run |= counts(run, None if operation is None else operation["status"], O.PENDING)
         sets["runs"] = {"": of_run}
@@ -349,18 +362,18 @@ def attempt_started(view: View, worker: str, deadline: int | None) -> dict[str, 
     return row if deadline is None else row | {"deadline": deadline}
 
 
-def running_attempt(view: View, run_id: str, operation: Row) -> Row | None:
-    n = operation["attempts"]
-    attempt = view.row("attempts", run_id, f"{operation['step']}/{n}") if n else None
-    return attempt if attempt is not None and attempt["status"] == "running" else None
-
-
-def check_no_attempt_runs(view: View, run_id: str, operation: Row) -> None:
-    attempt = running_attempt(view, run_id, operation)
-    if attempt is not None:
+def check_no_attempt_runs(run_id: str, operation: Row) -> None:
+    if operation["attempting"]:
         raise PreconditionFailed(
-            f"attempt {attempt['n']} of {run_id}#{operation['step']} by {attempt['worker']} has not ended. There is "
-            "one live attempt per operation; end or abandon it first."
+            f"attempt {operation['attempts']} of {run_id}#{operation['step']} has not ended. There is one live attempt "
+            "per operation; end or abandon it first."
+        )
+
+
+def check_attempt_runs(run_id: str, operation: Row) -> None:
+    if not operation["attempting"]:
+        raise PreconditionFailed(
+            f"no attempt of {run_id}#{operation['step']} is running, so none can have answered. Nothing was changed."
         )
 
 
@@ -380,14 +393,14 @@ class StartAttempt(OnOperation):
     def decide(self, view: View) -> list[Draft]:
         run = self._live_run(view)
         operation = self._operation(view)
-        check_no_attempt_runs(view, self.run_id, operation)
+        check_no_attempt_runs(self.run_id, operation)
         check_freezes(view, operation["tool"], run["agent"])
         approval = latest_approval(view, self.run_id, self.step)
         if approval is not None and approval["expires_at"] is not None and approval["expires_at"] <= view.now:
             raise PreconditionFailed(f"the approval of {self.run_id}#{self.step} has expired; ask again.")
         n = operation["attempts"] + 1
         sets = {
-            "operations": {self.step: {"attempts": n}},
+            "operations": {self.step: {"attempts": n, "attempting": 1}},
             "attempts": {f"{self.step}/{n}": attempt_started(view, self.worker, self.deadline)},
         }
         return [Draft(Kind.ATTEMPT, {"n": n}, sets, self.step)]
@@ -412,8 +425,7 @@ class EndAttempt(OnOperation):
     def decide(self, view: View) -> list[Draft]:
         self._live_run(view)
         operation = self._operation(view)
-        if running_attempt(view, self.run_id, operation) is None:
-            raise PreconditionFailed(f"no attempt of {self.run_id}#{self.step} is running.")
+        check_attempt_runs(self.run_id, operation)
         status = "abandoned" if self.abandoned else "ended"
         return [attempt_ended(self, view, operation["attempts"], status)]
 
@@ -424,7 +436,8 @@ def attempt_ended(t: EndAttempt | Settle, view: View, n: int, status: str = "end
     if t.error_class is not None:
         row |= {"error_class": t.error_class, "error": t.error}
         facts |= {"error_class": t.error_class, "error": t.error}
-    return Draft(Kind.TOOL_RESULT, facts, {"attempts": {f"{t.step}/{n}": row}}, t.step)
+    sets = {"attempts": {f"{t.step}/{n}": row}, "operations": {t.step: {"attempting": 0}}}
+    return Draft(Kind.TOOL_RESULT, facts, sets, t.step)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -479,7 +492,7 @@ class Settle(OnOperation):
     targets: ClassVar = (O.SUCCEEDED, O.FAILED, O.UNKNOWN)
     also: ClassVar = {"operation": ((O.SUCCEEDED, O.COMPENSATED),)}
     kind: ClassVar = Kind.OUTCOME
-    needs: ClassVar = "no attempt is left running (unless its answer comes with the outcome)"
+    needs: ClassVar = "an answer is that of the attempt that is running; without one, none is left running"
 
     outcome: OperationStatus
     result: object = None
@@ -490,6 +503,10 @@ class Settle(OnOperation):
     error_class: str | None = None
     error: str | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def kinds(cls) -> frozenset[Kind]:
+        return frozenset({Kind.TOOL_RESULT, Kind.VERIFICATION, Kind.OUTCOME})
 
     @property
     def strict(self) -> bool:
@@ -504,10 +521,11 @@ class Settle(OnOperation):
         if self.outcome not in self.targets:
             raise PreconditionFailed(f"{self.outcome!r} is not an outcome; it is one of {', '.join(self.targets)}.")
         drafts = []
-        if self.answer is not None and operation["status"] == O.PENDING:
+        if self.answer is not None:
+            check_attempt_runs(self.run_id, operation)
             drafts.append(attempt_ended(self, view, operation["attempts"]))
         elif self.outcome != O.UNKNOWN:
-            check_no_attempt_runs(view, self.run_id, operation)
+            check_no_attempt_runs(self.run_id, operation)
         if self.evidence is not None:
             drafts.append(verified(self, view))
         data, of_run, of_steps = self._boundary(view, run)
@@ -576,7 +594,7 @@ class CarryOutRetry(OnOperation):
         sets = {
             "decisions": carried_out(self, view, self.decision, "retry"),
             "operations": {self.step: {"status": O.PENDING, "ended_at": None}},
-            "runs": {"": counts(run, operation["status"], O.PENDING) | NO_WHY},
+            "runs": {"": counts(run, operation["status"], O.PENDING) | NO_WHY | {"decision": None}},
         }
         return [Draft(Kind.RECOVERY, {"decision": self.decision, "verdict": "retry"}, sets, self.step)]
 
@@ -629,7 +647,7 @@ class BeginCompensation(OnRun):
         sets: dict[str, Any] = {"runs": {"": {"status": R.COMPENSATING}}}
         if self.decision is not None:
             sets["decisions"] = carried_out(self, view, self.decision, "compensate")
-            sets["runs"][""] |= NO_WHY | {"finished_at": None}
+            sets["runs"][""] |= NO_WHY | {"finished_at": None, "decision": None}
         data = {"scope": self.scope, "steps": list(self.steps), "cause": self.cause}
         return [Draft(Kind.COMPENSATION, data, sets)]
 

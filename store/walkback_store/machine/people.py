@@ -11,6 +11,7 @@ from walkback_store.log import Draft, Row
 from walkback_store.machine.base import NONE, OPERATOR, SYSTEM, UNCHANGED, Load, OnRun, View, require_reason
 from walkback_store.machine.operations import OnOperation, carried_out, counts
 from walkback_store.machine.runs import (
+    DECISION,
     NO_WAIT,
     NO_WHY,
     approval_key,
@@ -18,6 +19,7 @@ from walkback_store.machine.runs import (
     lapsed,
     latest_approval,
     stopped,
+    waits_for_decision,
     woken,
 )
 from walkback_store.words import ApprovalStatus, DecisionStatus, Kind, OperationStatus, RunStatus, Why
@@ -26,12 +28,6 @@ A = ApprovalStatus
 D = DecisionStatus
 O = OperationStatus  # noqa: E741
 R = RunStatus
-
-DECISION = "decision:"
-"""What a run waits for after a decision; followed by the status it goes back to if that is taken back.
-
-Only a run that waits for nothing else can be decided about, so nothing is lost by saying it there.
-"""
 
 REGRET = 10_000_000
 """Ten seconds in which a decision that causes an effect can be taken back."""
@@ -52,9 +48,14 @@ def waiting_decision(t: OnRun, view: View, action: str, regret: int, step: str |
     return row if batch is None else row | {"batch": batch}
 
 
-def waits_for_decision(run: Row, view: View, regret: int) -> dict[str, Any]:
+def decided(run: Row, view: View, regret: int) -> dict[str, Any]:
     """The run is woken when the decision is due. All else stays, so taking it back only has to restore the status."""
-    return {"status": R.WAITING, "waits_for": f"{DECISION}{run['status']}", "wake_at": view.now + regret}
+    return {
+        "status": R.WAITING,
+        "waits_for": f"{DECISION}{run['status']}",
+        "wake_at": view.now + regret,
+        "decision": run["head_seq"] + 1,
+    }
 
 
 WAKES = {"run": ((R.WAITING, R.RUNNING), (R.WAITING, R.COMPENSATING))}
@@ -89,7 +90,7 @@ class OnApproval(OnRun):
 
     def _ended(self, run: Row, operation: Row) -> dict[str, Any]:
         row = counts(run, operation["status"], O.DENIED)
-        return row | woken(run) if run["status"] == R.WAITING else row
+        return row | woken(run) if run["status"] == R.WAITING and not waits_for_decision(run) else row
 
 
 @dataclass(kw_only=True, slots=True)
@@ -136,8 +137,8 @@ class Approve(OnApproval):
                 str(run["head_seq"] + 1): waiting_decision(self, view, "approve", self.regret, self.step, None)
             },
         }
-        if run["status"] == R.WAITING:
-            sets["runs"] = {"": {"wake_at": due}}
+        if run["status"] == R.WAITING and not waits_for_decision(run):
+            sets["runs"] = {"": {"wake_at": due if run["wake_at"] is None else min(due, run["wake_at"])}}
         return [Draft(Kind.APPROVAL_GIVEN, data, sets, self.step)]
 
 
@@ -295,7 +296,7 @@ class DecideRetry(OnUnknown):
         seq = run["head_seq"] + 1
         sets = {
             "decisions": {str(seq): waiting_decision(self, view, "retry", self.regret, self.step, self.batch)},
-            "runs": {"": waits_for_decision(run, view, self.regret)},
+            "runs": {"": decided(run, view, self.regret)},
         }
         return [Draft(Kind.OPERATOR_ACTION, self._facts("retry"), sets, self.step)]
 
@@ -372,7 +373,7 @@ class DecideCompensate(OperatorOnRun):
         seq = run["head_seq"] + 1
         sets = {
             "decisions": {str(seq): waiting_decision(self, view, "compensate", self.regret, None, None)},
-            "runs": {"": waits_for_decision(run, view, self.regret)},
+            "runs": {"": decided(run, view, self.regret)},
         }
         data = {"action": "compensate", "reason": self.reason, "scope": self.scope, "steps": list(self.steps)}
         return [Draft(Kind.OPERATOR_ACTION, data, sets)]
@@ -419,11 +420,11 @@ class TakeBack(OperatorOnRun):
             undone = ("decided_by", "decided_at", "reason", "not_before", "edited_hash", "edited_digest")
             key = approval_key(decision["step"], approval["n"])
             sets["approvals"] = {key: {"status": A.ASKED, **dict.fromkeys(undone)}}
-            if run["status"] == R.WAITING:
-                sets["runs"] = {"": {"wake_at": approval["expires_at"]}}
-        elif run["status"] == R.WAITING and (run["waits_for"] or "").startswith(DECISION):
+            if run["status"] == R.WAITING and not waits_for_decision(run):
+                sets["runs"] = {"": {"wake_at": view.now}}  # its worker finds out what there is to wait for now
+        elif waits_for_decision(run):
             status = run["waits_for"].removeprefix(DECISION)
-            sets["runs"] = {"": {**NO_WAIT, "status": status}}
+            sets["runs"] = {"": {**NO_WAIT, "status": status, "decision": None}}
         else:
             raise PreconditionFailed(f"a worker has claimed run {self.run_id!r} to carry this out; it is too late.")
         return [
@@ -436,10 +437,10 @@ class RequestCancel(OperatorOnRun):
     """A request: it takes effect at the next boundary, at once when nothing is under way. Approvals are withdrawn."""
 
     sources: ClassVar = NOT_STOPPED
-    targets: ClassVar = (UNCHANGED, R.CANCELLED, R.RUNNING)
+    targets: ClassVar = (UNCHANGED, R.CANCELLED, R.RUNNING, R.COMPENSATING)
     moves: ClassVar = (
         *((source, R.CANCELLED) for source in (R.RUNNING, R.WAITING, R.PAUSED, R.NEEDS_OPERATOR)),
-        (R.WAITING, R.RUNNING),
+        *WAKES["run"],
     )
     also: ClassVar = {
         "operation": ((O.AWAITING_APPROVAL, O.DENIED),),
@@ -459,9 +460,9 @@ class RequestPause(OperatorOnRun):
     """A request: it takes effect at the next boundary, at once when nothing is under way."""
 
     sources: ClassVar = tuple(sorted(set(NOT_STOPPED) - {R.PAUSED}))
-    targets: ClassVar = (UNCHANGED, R.PAUSED, R.RUNNING)
-    moves: ClassVar = (*((source, R.PAUSED) for source in sources), (R.WAITING, R.RUNNING))
-    needs: ClassVar = "no decision of a person waits"
+    targets: ClassVar = (UNCHANGED, R.PAUSED, R.RUNNING, R.COMPENSATING)
+    moves: ClassVar = (*((source, R.PAUSED) for source in sources), *WAKES["run"])
+    needs: ClassVar = "no decision of a person waits; no cancel was requested"
 
     reason: str = ""
 
@@ -471,8 +472,10 @@ class RequestPause(OperatorOnRun):
 
 
 def _requested(t: OperatorOnRun, view: View, run: Row, what: str) -> Draft:
-    if run["status"] == R.WAITING and (run["waits_for"] or "").startswith(DECISION):
+    if waits_for_decision(run):
         raise PreconditionFailed(f"a decision about run {t.run_id!r} waits to be carried out. Take it back first.")
+    if what == "pause" and run["cancel_requested"]:
+        raise PreconditionFailed(f"run {t.run_id!r} is being cancelled already. Nothing was changed.")
     row: dict[str, Any] = {f"{what}_requested": 1}
     sets: dict[str, Any] = {"runs": {"": row}}
     if run["worker"] is None:
@@ -520,7 +523,7 @@ class ResumeRun(OperatorOnRun):
         seq = str(run["head_seq"] + 1)
         sets = {
             "decisions": {seq: waiting_decision(self, view, "resume", self.regret, None, None)},
-            "runs": {"": waits_for_decision(run, view, self.regret)},
+            "runs": {"": decided(run, view, self.regret)},
         }
         return [Draft(Kind.OPERATOR_ACTION, data, sets)]
 
@@ -541,7 +544,7 @@ class CarryOutResume(OnRun):
         self._check_run(view)
         sets: dict[str, Any] = {
             "decisions": carried_out(self, view, self.decision, "resume"),
-            "runs": {"": NO_WHY | {"error_class": None, "fingerprint": None, "finished_at": None}},
+            "runs": {"": NO_WHY | {"error_class": None, "fingerprint": None, "finished_at": None, "decision": None}},
         }
         return [Draft(Kind.RECOVERY, {"decision": self.decision, "verdict": "resume"}, sets)]
 

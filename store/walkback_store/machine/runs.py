@@ -19,6 +19,7 @@ from walkback_store.machine.base import (
     Load,
     OnRun,
     View,
+    check_name,
 )
 from walkback_store.values import encode, fingerprint
 from walkback_store.words import (
@@ -35,7 +36,6 @@ from walkback_store.words import (
 )
 
 R = RunStatus
-MAX_RUN_ID = 200
 
 
 def fence_after(run: Row, epoch: int) -> int:
@@ -73,10 +73,9 @@ class StartRun(OnRun):
 
     def decide(self, view: View) -> list[Draft]:
         run_id = self.run_id
-        if not 0 < len(run_id) <= MAX_RUN_ID or not run_id.isprintable() or run_id.startswith("@"):
-            raise PreconditionFailed(
-                f"{run_id!r} cannot be a run id: 1 to {MAX_RUN_ID} printable characters, not starting with '@'."
-            )
+        check_name("a run id", run_id)
+        if run_id.startswith("@"):
+            raise PreconditionFailed(f"{run_id!r} cannot be a run id: those that start with '@' are the store's own.")
         digest = fingerprint(self.input)
         run = view.run(run_id)
         if run is not None:
@@ -108,6 +107,26 @@ class StartRun(OnRun):
             n, data["snapshot"] = view.snapshot(stand_in, run_id, self.state)
             row |= {"snapshots": n + 1, "last_snapshot": n}
         return [Draft(Kind.RUN_STARTED, data, {"runs": {"": row}})]
+
+
+DECISION = "decision:"
+"""What a run waits for after a decision; followed by the status it goes back to if that is taken back.
+
+Only a run that waits for nothing else can be decided about, so nothing is lost by saying it there.
+"""
+
+
+def waits_for_decision(run: Row) -> bool:
+    return run["status"] == R.WAITING and (run["waits_for"] or "").startswith(DECISION)
+
+
+def check_carried_out(transition: OnRun, run: Row) -> None:
+    """A worker that claimed a run because somebody decided does what was decided first."""
+    if run["decision"] is not None:
+        raise PreconditionFailed(
+            f"{type(transition).__name__}: decision {run['decision']} about run {transition.run_id!r} was not carried "
+            "out yet. Carry it out first, or say why a person is needed; nothing was changed."
+        )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -213,6 +232,10 @@ class RecordStep(OnRun):
     name: str
     data: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def kinds(cls) -> frozenset[Kind]:
+        return frozenset(STEP_KINDS.values())
+
     def loads(self) -> tuple[Load, ...]:
         return (("steps", self.run_id, self.step),)
 
@@ -221,7 +244,7 @@ class RecordStep(OnRun):
         if view.row("steps", self.run_id, self.step) is not None:
             raise PreconditionFailed(f"step {self.step} of run {self.run_id!r} is recorded already.")
         data, of_run, of_steps = self._boundary(view, run)
-        step = started_step(view, run, of_run, self.step_kind, self.name)
+        step = started_step(view, run, of_run, self.step, self.step_kind, self.name)
         step |= {"status": "succeeded", "ended_at": view.now, "after": step["before"]}
         return [
             Draft(
@@ -233,7 +256,8 @@ class RecordStep(OnRun):
         ]
 
 
-def started_step(view: View, run: Row, of_run: Mapping[str, Any], kind: str, name: str) -> dict[str, Any]:
+def started_step(view: View, run: Row, of_run: Mapping[str, Any], step: str, kind: str, name: str) -> dict[str, Any]:
+    check_name("a step", step)
     return {
         "kind": kind,
         "name": name,
@@ -268,32 +292,51 @@ class TakeSnapshot(OnRun):
 
 @dataclass(kw_only=True, slots=True)
 class ParkRun(OnRun):
-    """The run waits for a time, a signal, an approval or another run, and holds no worker."""
+    """The run waits, and holds no worker: for a time, for `signal:NAME`, for `approval:STEP`, or for something else.
+
+    What came just before it parked is not lost: then the run is due at once.
+    """
 
     sources: ClassVar = (R.RUNNING, R.COMPENSATING)
     targets: ClassVar = (R.WAITING,)
     kind: ClassVar = Kind.WAIT
-    needs: ClassVar = "it says what it waits for"
+    needs: ClassVar = "it says what it waits for; no decision of a person is left to carry out"
 
     waits_for: str
     wake_at: int | None = None
 
     def decide(self, view: View) -> list[Draft]:
         run = self._check_run(view)
+        check_carried_out(self, run)
+        if not self.waits_for.strip() or self.waits_for.startswith(DECISION):
+            raise PreconditionFailed(f"run {self.run_id!r} cannot wait for {self.waits_for!r}. Nothing was changed.")
+        due = self._due(view)
+        wake_at = self.wake_at if due is None else due if self.wake_at is None else min(due, self.wake_at)
         data, of_run, of_steps = self._boundary(view, run)
-        of_run |= LEAVES_WORKER | {"status": R.WAITING, "waits_for": self.waits_for, "wake_at": self.wake_at}
+        of_run |= LEAVES_WORKER | {"status": R.WAITING, "waits_for": self.waits_for, "wake_at": wake_at}
         if run["status"] == R.COMPENSATING:
             of_run["resume_to"] = R.COMPENSATING
-        data |= {"waits_for": self.waits_for, "wake_at": self.wake_at}
+        data |= {"waits_for": self.waits_for, "wake_at": wake_at}
         return [Draft(Kind.WAIT, data, _sets(of_run, of_steps))]
+
+    def _due(self, view: View) -> int | None:
+        """When what it waits for can be had, if it has come already."""
+        what, _, name = self.waits_for.partition(":")
+        if what == "signal":
+            return view.now if view.has_signal(self.run_id, name) else None
+        approval = latest_approval(view, self.run_id, name) if what == "approval" else None
+        if approval is None or approval["status"] == ApprovalStatus.ASKED:
+            return None
+        return max(view.now, approval["not_before"] or 0)
 
 
 @dataclass(kw_only=True, slots=True)
 class NeedOperator(OnRun):
-    """The run parks for a person, and says why."""
+    """The run parks for a person, and says why. A decision that could not be carried out ends with that."""
 
     sources: ClassVar = (R.RUNNING, R.COMPENSATING)
     targets: ClassVar = (R.NEEDS_OPERATOR,)
+    also: ClassVar = {"decision": ((DecisionStatus.WAITING, DecisionStatus.EXPIRED),)}
     kind: ClassVar = Kind.NEEDS_OPERATOR
     needs: ClassVar = "a reason: " + ", ".join(Why)
 
@@ -304,17 +347,24 @@ class NeedOperator(OnRun):
 
     def decide(self, view: View) -> list[Draft]:
         run = self._check_run(view)
+        if self.why not in set(Why):
+            raise PreconditionFailed(f"{self.why!r} is no reason to need an operator; it is one of {', '.join(Why)}.")
         data, of_run, of_steps = self._boundary(view, run)
         of_run |= LEAVES_WORKER | {
             "status": R.NEEDS_OPERATOR,
-            "why": Why(self.why),
+            "why": self.why,
             "why_detail": self.detail,
             "why_step": self.step,
             "why_since": view.now,
             "resume_to": run["status"],
         }
         data = {**self.data, **data, "why": self.why, "detail": self.detail}
-        return [Draft(Kind.NEEDS_OPERATOR, data, _sets(of_run, of_steps), self.step)]
+        sets = _sets(of_run, of_steps)
+        if run["decision"] is not None:
+            of_run["decision"] = None
+            given_up = {"status": DecisionStatus.EXPIRED, "ended_at": view.now, "ended_by": self.actor}
+            sets["decisions"] = {str(run["decision"]): given_up}
+        return [Draft(Kind.NEEDS_OPERATOR, data, sets, self.step)]
 
 
 NO_WHY: dict[str, Any] = {"why": None, "why_detail": None, "why_step": None, "why_since": None, "resume_to": None}
@@ -327,12 +377,13 @@ class FinishRun(OnRun):
     sources: ClassVar = (R.RUNNING,)
     targets: ClassVar = (R.SUCCEEDED,)
     kind: ClassVar = Kind.RUN_FINISHED
-    needs: ClassVar = "no operation is open or unknown"
+    needs: ClassVar = "every operation is settled; no decision of a person is left to carry out"
 
     output: object = None
 
     def decide(self, view: View) -> list[Draft]:
         run = self._check_run(view)
+        check_carried_out(self, run)
         check_settled(self, run)
         data, of_run, of_steps = self._boundary(view, run)
         of_run |= ended(run, R.SUCCEEDED, view.now)
@@ -346,7 +397,7 @@ class FailRun(OnRun):
     sources: ClassVar = (R.RUNNING, R.COMPENSATING)
     targets: ClassVar = (R.FAILED,)
     kind: ClassVar = Kind.RUN_FINISHED
-    needs: ClassVar = "no operation is open or unknown"
+    needs: ClassVar = "every operation is settled; no decision of a person is left to carry out"
 
     error_class: str
     message: str
@@ -355,6 +406,7 @@ class FailRun(OnRun):
 
     def decide(self, view: View) -> list[Draft]:
         run = self._check_run(view)
+        check_carried_out(self, run)
         check_settled(self, run)
         data, of_run, of_steps = self._boundary(view, run)
         of_run |= ended(run, R.FAILED, view.now)
@@ -365,11 +417,22 @@ class FailRun(OnRun):
 
 @dataclass(kw_only=True, slots=True)
 class StopAtBoundary(OnRun):
-    """A requested cancel or pause takes effect between two operations, so that none is cut in half."""
+    """A requested cancel or pause takes effect between two operations, so that none is cut in half.
+
+    Approvals of a cancelled run are withdrawn.
+    """
 
     sources: ClassVar = (R.RUNNING, R.COMPENSATING)
     targets: ClassVar = (R.CANCELLED, R.PAUSED)
     moves: ClassVar = ((R.RUNNING, R.CANCELLED), (R.RUNNING, R.PAUSED), (R.COMPENSATING, R.PAUSED))
+    also: ClassVar = {
+        "operation": ((OperationStatus.AWAITING_APPROVAL, OperationStatus.DENIED),),
+        "approval": (
+            (ApprovalStatus.ASKED, ApprovalStatus.EXPIRED),
+            (ApprovalStatus.GIVEN, ApprovalStatus.EXPIRED),
+        ),
+        "decision": ((DecisionStatus.WAITING, DecisionStatus.EXPIRED),),
+    }
     kind: ClassVar = Kind.WAIT
     needs: ClassVar = (
         "a cancel or pause was requested (what is being undone is undone to its end before a cancel takes effect); no "
@@ -378,6 +441,7 @@ class StopAtBoundary(OnRun):
 
     def decide(self, view: View) -> list[Draft]:
         run = self._check_run(view)
+        check_carried_out(self, run)
         if not stop_requested(run):
             raise PreconditionFailed(f"nobody asked run {self.run_id!r} to stop. Nothing was changed.")
         data, of_run, of_steps = self._boundary(view, run)
@@ -484,6 +548,7 @@ class SendSignal(OnRun):
         return (("signals", self.run_id, self.signal_id),)
 
     def decide(self, view: View) -> list[Draft]:
+        check_name("a signal's id", self.signal_id)
         run = self._check_run(view)
         if view.row("signals", self.run_id, self.signal_id) is not None:
             return []
@@ -520,7 +585,7 @@ class ConsumeSignal(OnRun):
         if signal["consumed_by"] is not None or view.row("steps", self.run_id, self.step) is not None:
             raise PreconditionFailed(f"signal {self.signal_id!r} was taken by step {signal['consumed_by']} already.")
         data, of_run, of_steps = self._boundary(view, run)
-        step = started_step(view, run, of_run, "wait", signal["name"])
+        step = started_step(view, run, of_run, self.step, "wait", signal["name"])
         step |= {"status": "succeeded", "ended_at": view.now, "after": step["before"]}
         sets = _sets(of_run | moved_on(run, self.step), {**of_steps, self.step: step})
         sets["signals"] = {self.signal_id: {"consumed_by": self.step}}

@@ -8,9 +8,20 @@ from typing import Any, ClassVar
 
 from walkback_store.errors import NotFound, PreconditionFailed
 from walkback_store.log import Draft, Row
-from walkback_store.machine.base import NONE, OPERATOR, STORE, SYSTEM, WORKER, Load, Transition, View, require_reason
+from walkback_store.machine.base import (
+    NONE,
+    OPERATOR,
+    STORE,
+    SYSTEM,
+    WORKER,
+    Load,
+    Transition,
+    View,
+    check_name,
+    require_reason,
+)
 from walkback_store.values import encode
-from walkback_store.words import BatchStatus, FreezeScope, Kind, OperationStatus, WorkerStatus
+from walkback_store.words import FINISHED, BatchStatus, FreezeScope, Kind, OperationStatus, WorkerStatus
 
 
 @dataclass(kw_only=True, slots=True)
@@ -107,6 +118,7 @@ class RegisterWorker(OnWorker):
     lease: int
 
     def decide(self, view: View) -> list[Draft]:
+        check_name("a worker's name", self.worker)
         self._worker(view)
         row = {
             "status": WorkerStatus.ALIVE, "host": self.host, "boot_id": self.boot_id, "pid": self.pid,
@@ -309,12 +321,16 @@ class NotePrune(OnStore):
     sources: ClassVar = ("not pruned",)
     targets: ClassVar = ("pruned",)
     by: ClassVar = OPERATOR
+    needs: ClassVar = "the run has finished"
 
     pruned: str
     head_seq: int
     finished_at: int
 
     def decide(self, view: View) -> list[Draft]:
+        run = view.run(self.pruned)
+        if run is not None and run["status"] not in FINISHED:  # it may be gone by now, in this same transaction
+            raise PreconditionFailed(f"run {self.pruned!r} is {run['status']}; only what has finished is pruned.")
         data = {"action": "prune", "run_id": self.pruned, "head_seq": self.head_seq, "finished_at": self.finished_at}
         return [Draft(Kind.STORE, data, {})]
 
