@@ -384,6 +384,20 @@ def test_the_database_refuses_to_delete_events_one_by_one_or_all_at_once(store_u
         assert fsck(store).events == 1
 
 
+@pytest.mark.parametrize("same", [("pos",), ("run_no", "seq"), ("transition",)])
+def test_sqlite_refuses_to_replace_an_event(same: tuple[str, ...], tmp_path: Path) -> None:
+    with open_store(tmp_path / "walkback.db") as store:
+        start(store)
+        e = schema.events
+        with by_hand(store) as db:
+            row = pick(db, e)
+        other = {"pos": 99, "run_no": 99, "seq": 99, "transition": b"another"}
+        values = dict(row) | {name: value for name, value in other.items() if name not in same}
+        with pytest.raises(DBAPIError, match="append-only"), by_hand(store) as db:
+            db.execute(insert(e).prefix_with("OR REPLACE").values(values))
+        assert problems(store) == []
+
+
 @pytest.mark.parametrize("run_id", ["main", "gone", "@store"])
 @pytest.mark.parametrize("column", EVENT_COLUMNS)
 def test_an_event_edited_by_hand_is_found(column: str, run_id: str, rich: Store) -> None:

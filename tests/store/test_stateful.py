@@ -228,6 +228,7 @@ class Machine(RuleBasedStateMachine):
         ):
             assert run[column] == statuses.count(word), f"{column} is {run[column]}, but {statuses.count(word)} are"
         assert run["worker"] is None or status in LIVE, f"it is {status} and held by {run['worker']}"
+        assert run["wake_at"] is None or status == RunStatus.WAITING, f"it is {status} and to be woken"
         running = [a["step"] for a in seen["attempts"] if a["status"] == "running"]
         assert len(running) == len(set(running)), "two attempts of one operation run"
         assert sorted(running) == sorted(o["step"] for o in seen["operations"] if o["attempting"])

@@ -148,9 +148,6 @@ class Backend(ABC):
         """The same, as the writing connection sees it: where an address leads can change between two connections."""
 
     @abstractmethod
-    def visible_horizon(self) -> int | None: ...
-
-    @abstractmethod
     def translate(self, error: BaseException) -> StoreError | None:
         """Our own error for one of the driver's, if it is one that callers should see."""
 

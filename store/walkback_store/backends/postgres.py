@@ -62,7 +62,15 @@ class PostgresBackend(Backend):
             pool_size=4,
             max_overflow=4,
             pool_pre_ping=True,
-            connect_args={"connect_timeout": max(2, round(wait)), "application_name": "walkback"},
+            connect_args={
+                "connect_timeout": max(2, round(wait)),
+                "application_name": "walkback",
+                # A network that goes silent closes no connection: give up on one that does not answer at all.
+                "keepalives_idle": 5,
+                "keepalives_interval": 2,
+                "keepalives_count": 3,
+                "tcp_user_timeout": 10_000,
+            },
         )
         event.listen(self.engine, "connect", self._on_connect)
         self.statements = Statements(self.engine)
@@ -192,11 +200,6 @@ class PostgresBackend(Backend):
 
     def writer_home(self) -> str:
         return str(self.fetch([(HOME, ())])[0][0][0])
-
-    def visible_horizon(self) -> int | None:
-        with self.engine.connect() as connection:
-            row = connection.exec_driver_sql("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint").one()
-        return int(row[0])
 
     def translate(self, error: BaseException) -> StoreError | None:
         state = getattr(error, "sqlstate", None) or ""

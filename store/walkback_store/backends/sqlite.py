@@ -228,9 +228,6 @@ class SQLiteBackend(Backend):
     def writer_home(self) -> str:
         return self.home()
 
-    def visible_horizon(self) -> int | None:
-        return None
-
     def translate(self, error: BaseException) -> StoreError | None:
         text, where = str(error), self.called
         if "database is locked" in text or "database table is locked" in text or "database schema is locked" in text:

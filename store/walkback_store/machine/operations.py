@@ -16,8 +16,10 @@ from walkback_store.machine.base import ANYONE, LEAVES_WORKER, NONE, UNCHANGED, 
 from walkback_store.machine.runs import (
     NO_WHY,
     approval_key,
+    check_carried_out,
     check_settled,
     ended,
+    give_up_decision,
     latest_approval,
     moved_on,
     started_step,
@@ -634,7 +636,9 @@ class BeginCompensation(OnRun):
         return [("operations", self.run_id, step) for step in self.steps]
 
     def decide(self, view: View) -> list[Draft]:
-        self._check_run(view)
+        run = self._check_run(view)
+        if self.decision is None:
+            check_carried_out(self, run)
         for step in self.steps:
             operation = view.row("operations", self.run_id, step)
             if operation is None:
@@ -658,11 +662,16 @@ class EndCompensation(OnRun):
 
     sources: ClassVar = (R.COMPENSATING,)
     targets: ClassVar = (R.RUNNING, R.COMPENSATED, R.NEEDS_OPERATOR)
+    also: ClassVar = {"decision": ((DecisionStatus.WAITING, DecisionStatus.EXPIRED),)}
     kind: ClassVar = Kind.COMPENSATION
-    needs: ClassVar = "no operation is open or unknown, except when a person has to look"
+    needs: ClassVar = (
+        "every operation is settled and no decision is left to carry out, except when a person has to look"
+    )
 
     outcome: RunStatus
     detail: str = ""
+    step: str | None = None
+    """The compensation that failed, when a person has to look."""
 
     def decide(self, view: View) -> list[Draft]:
         run = self._check_run(view)
@@ -670,22 +679,26 @@ class EndCompensation(OnRun):
             raise PreconditionFailed(f"a compensation does not end as {self.outcome!r}.")
         data, of_run, of_steps = self._boundary(view, run)
         of_run |= {"status": self.outcome}
+        given_up: dict[str, Any] = {}
         if self.outcome == R.NEEDS_OPERATOR:
+            given_up = give_up_decision(self, view, run, of_run)
             of_run |= LEAVES_WORKER | {
                 "why": Why.COMPENSATION_FAILED,
                 "why_detail": self.detail,
+                "why_step": self.step,
                 "why_since": view.now,
                 "resume_to": R.COMPENSATING,
             }
         else:
+            check_carried_out(self, run)
             check_settled(self, run)
             of_run |= NO_WHY
             if self.outcome == R.COMPENSATED:
                 of_run |= ended(run, R.COMPENSATED, view.now)
-        sets: dict[str, Any] = {"runs": {"": of_run}}
+        sets: dict[str, Any] = {"runs": {"": of_run}, **given_up}
         if of_steps:
             sets["steps"] = of_steps
-        return [Draft(Kind.COMPENSATION, {**data, "ended": self.outcome, "detail": self.detail}, sets)]
+        return [Draft(Kind.COMPENSATION, {**data, "ended": self.outcome, "detail": self.detail}, sets, self.step)]
 
 
 __all__ = [

@@ -479,7 +479,7 @@ def _requested(t: OperatorOnRun, view: View, run: Row, what: str) -> Draft:
     row: dict[str, Any] = {f"{what}_requested": 1}
     sets: dict[str, Any] = {"runs": {"": row}}
     if run["worker"] is None:
-        under_way = run["pending_operations"]
+        under_way = run["pending_operations"] or run["decision"] is not None
         if what == "cancel":
             under_way = under_way or run["unknown_operations"] or run["status"] == R.COMPENSATING
         if not under_way:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -127,6 +127,15 @@ def check_carried_out(transition: OnRun, run: Row) -> None:
             f"{type(transition).__name__}: decision {run['decision']} about run {transition.run_id!r} was not carried "
             "out yet. Carry it out first, or say why a person is needed; nothing was changed."
         )
+
+
+def give_up_decision(transition: OnRun, view: View, run: Row, of_run: dict[str, Any]) -> dict[str, Any]:
+    """A person is asked again, so what was decided and not carried out is over."""
+    if run["decision"] is None:
+        return {}
+    of_run["decision"] = None
+    ended = {"status": DecisionStatus.EXPIRED, "ended_at": view.now, "ended_by": transition.actor}
+    return {"decisions": {str(run["decision"]): ended}}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -310,8 +319,7 @@ class ParkRun(OnRun):
         check_carried_out(self, run)
         if not self.waits_for.strip() or self.waits_for.startswith(DECISION):
             raise PreconditionFailed(f"run {self.run_id!r} cannot wait for {self.waits_for!r}. Nothing was changed.")
-        due = self._due(view)
-        wake_at = self.wake_at if due is None else due if self.wake_at is None else min(due, self.wake_at)
+        wake_at = min((at for at in (self.wake_at, *self._due(view, run)) if at is not None), default=None)
         data, of_run, of_steps = self._boundary(view, run)
         of_run |= LEAVES_WORKER | {"status": R.WAITING, "waits_for": self.waits_for, "wake_at": wake_at}
         if run["status"] == R.COMPENSATING:
@@ -319,15 +327,16 @@ class ParkRun(OnRun):
         data |= {"waits_for": self.waits_for, "wake_at": wake_at}
         return [Draft(Kind.WAIT, data, _sets(of_run, of_steps))]
 
-    def _due(self, view: View) -> int | None:
-        """When what it waits for can be had, if it has come already."""
+    def _due(self, view: View, run: Row) -> Iterator[int]:
+        """When what has come already can be had: the signal, or any approval, whichever the run names."""
         what, _, name = self.waits_for.partition(":")
-        if what == "signal":
-            return view.now if view.has_signal(self.run_id, name) else None
-        approval = latest_approval(view, self.run_id, name) if what == "approval" else None
-        if approval is None or approval["status"] == ApprovalStatus.ASKED:
-            return None
-        return max(view.now, approval["not_before"] or 0)
+        if what == "signal" and view.has_signal(self.run_id, name):
+            yield view.now
+        asked = view.awaiting(self.run_id) if run["awaiting_operations"] else []
+        for step in {*asked, name} if what == "approval" else asked:
+            approval = latest_approval(view, self.run_id, step)
+            if approval is not None and approval["status"] != ApprovalStatus.ASKED:
+                yield max(view.now, approval["not_before"] or 0)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -359,11 +368,7 @@ class NeedOperator(OnRun):
             "resume_to": run["status"],
         }
         data = {**self.data, **data, "why": self.why, "detail": self.detail}
-        sets = _sets(of_run, of_steps)
-        if run["decision"] is not None:
-            of_run["decision"] = None
-            given_up = {"status": DecisionStatus.EXPIRED, "ended_at": view.now, "ended_by": self.actor}
-            sets["decisions"] = {str(run["decision"]): given_up}
+        sets = _sets(of_run, of_steps) | give_up_decision(self, view, run, of_run)
         return [Draft(Kind.NEEDS_OPERATOR, data, sets, self.step)]
 
 

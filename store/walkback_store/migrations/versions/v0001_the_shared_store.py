@@ -30,6 +30,14 @@ SQLITE = (
     )
     BEGIN SELECT RAISE(ABORT, 'the event log is append-only'); END
     """,
+    # INSERT OR REPLACE deletes without asking the trigger on deletes.
+    """
+    CREATE TRIGGER events_no_replace BEFORE INSERT ON events
+    WHEN EXISTS (SELECT 1 FROM events WHERE pos = NEW.pos)
+        OR EXISTS (SELECT 1 FROM events WHERE run_no = NEW.run_no AND seq = NEW.seq)
+        OR EXISTS (SELECT 1 FROM events WHERE transition = NEW.transition)
+    BEGIN SELECT RAISE(ABORT, 'the event log is append-only'); END
+    """,
 )
 
 POSTGRESQL = (
