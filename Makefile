@@ -34,8 +34,8 @@ check: $(STAMP) ## Formatting, lint, types and import rules
 test: $(STAMP) ## Run the tests, on real SQLite and real PostgreSQL
 	$(BIN)/python -m pytest $(ARGS)
 
-faults: $(STAMP) ## Run the fault tests at full length
-	WALKBACK_FAULTS=long $(BIN)/python -m pytest tests/faults $(ARGS)
+faults: $(STAMP) ## Run the fault tests and the random histories at full length
+	WALKBACK_FAULTS=long $(BIN)/python -m pytest -o faulthandler_timeout=0 tests/faults tests/store/test_stateful.py $(ARGS)
 
 bench: $(STAMP) ## Run the benchmarks and write bench/results.json
 	$(BIN)/python -m bench $(ARGS)

@@ -20,8 +20,9 @@ BODY_DICTIONARY_1: Final = b"".join(
         b'ceeded","worker":null}}}}',
         # run_started
         b'{"data":{"input":{"order":"order-123"},"snapshot":"0:44136fa355b3678a1146ad16f7e8649e"},"set":{"runs":{"'
-        b'":{"agent":"close_order","agent_version":"1","created_at":1790000000000000,"input_digest":"","last_snaps'
-        b'hot":0,"run_id":"order-123","snapshots":1,"status":"running","tags":"[\\"production\\"]"}}}}',
+        b'":{"agent":"close_order","agent_version":"1","created_at":1790000000000000,"input_digest":"4d01188c42f0c'
+        b'55d30310cc4749ad840","last_snapshot":0,"run_id":"order-123","snapshots":1,"status":"running","tags":"[\\"'
+        b'production\\"]"}}}}',
         # lease
         b'{"data":{"fence":,"taken_from":null,"worker":"w-host-1234"},"set":{"runs":{"":{"fence":,"worker":"w-host'
         b'-1234"}}}}',
@@ -41,15 +42,16 @@ BODY_DICTIONARY_1: Final = b"".join(
         # intent
         b'{"data":{"args":{"cents":4200,"order":"order-123"},"expects":{"exists":true},"preconditions":[]},"set":{'
         b'"attempts":{"3/1":{"deadline":1790000030000000,"started_at":1790000000000000,"status":"running","worker"'
-        b':"w-host-1234"}},"operations":{"3":{"args_hash":"","attempts":1,"can_verify":1,"compensate":"void_invoic'
-        b'e","description":"invoice order order-123","effect":"read","intent_seq":6,"key":"order-123:3:create_invo'
-        b'ice:","service":"billing","stake":"$42.00","stake_value":42.0,"started_at":1790000000000000,"status":"pe'
-        b'nding","tool":"read_order","tool_version":"1"}},"runs":{"":{"last_step":"3","pending_operations":1,"posi'
-        b'tion":3,"steps":3}},"steps":{"3":{"before":1,"first_seq":6,"kind":"call","name":"read_order","started_at'
-        b'":1790000000000000,"status":"running"}}}}',
+        b':"w-host-1234"}},"operations":{"3":{"args_hash":"","attempting":1,"attempts":1,"can_verify":1,"compensat'
+        b'e":"void_invoice","description":"invoice order order-123","effect":"read","intent_seq":6,"key":"order-12'
+        b'3:3:create_invoice:","service":"billing","stake":"$42.00","stake_value":42.0,"started_at":17900000000000'
+        b'00,"status":"pending","tool":"read_order","tool_version":"1"}},"runs":{"":{"last_step":"3","pending_oper'
+        b'ations":1,"position":3,"steps":3}},"steps":{"3":{"before":1,"first_seq":6,"kind":"call","name":"read_ord'
+        b'er","started_at":1790000000000000,"status":"running"}}}}',
         # tool_result
         b'{"data":{"answer":"acknowledged","n":1,"output":{"id":"","status":"open"}},"set":{"attempts":{"3/1":{"an'
-        b'swer":"acknowledged","ended_at":1790000000000000,"status":"ended"}}}}',
+        b'swer":"acknowledged","ended_at":1790000000000000,"status":"ended"}},"operations":{"3":{"attempting":0}}}'
+        b'}',
         # outcome
         b'{"data":{"outcome":"succeeded","result":{"id":""},"snapshot":"2:eb8ed3ccb5023093b56f490a46501e88"},"set"'
         b':{"operations":{"3":{"ended_at":1790000000000000,"outcome_seq":8,"status":"succeeded"}},"runs":{"":{"las'
@@ -80,15 +82,15 @@ BODY_DICTIONARY_1: Final = b"".join(
         b'{"data":{"args":{"cents":4200,"order":"order-123"},"expects":{"exists":true},"preconditions":[]},"set":{'
         b'"approvals":{"4/1":{"status":"consumed"}},"attempts":{"4/1":{"deadline":1790000030000000,"started_at":17'
         b'90000020000000,"status":"running","worker":"w-host-1234"}},"decisions":{"11":{"ended_at":179000002000000'
-        b'0,"ended_by":"worker:w-host-1234","status":"carried_out"}},"operations":{"4":{"args_hash":"","attempts":'
-        b'1,"can_verify":1,"compensate":"void_invoice","description":"invoice order order-123","effect":"write","i'
-        b'ntent_seq":13,"key":"order-123:4:create_invoice:","service":"billing","stake":"$42.00","stake_value":42.'
-        b'0,"status":"pending","tool":"create_invoice","tool_version":"1"}},"runs":{"":{"awaiting_operations":0,"p'
-        b'ending_operations":1}}}}',
+        b'0,"ended_by":"worker:w-host-1234","status":"carried_out"}},"operations":{"4":{"args_hash":"","attempting'
+        b'":1,"attempts":1,"can_verify":1,"compensate":"void_invoice","description":"invoice order order-123","eff'
+        b'ect":"write","intent_seq":13,"key":"order-123:4:create_invoice:","service":"billing","stake":"$42.00","s'
+        b'take_value":42.0,"status":"pending","tool":"create_invoice","tool_version":"1"}},"runs":{"":{"awaiting_o'
+        b'perations":0,"pending_operations":1}}}}',
         # tool_result
         b'{"data":{"answer":"ambiguous","error":"timed out after 30 s","error_class":"TimeoutError","n":1,"output"'
         b':null},"set":{"attempts":{"4/1":{"answer":"ambiguous","ended_at":1790000020000000,"error":"timed out aft'
-        b'er 30 s","error_class":"TimeoutError","status":"ended"}}}}',
+        b'er 30 s","error_class":"TimeoutError","status":"ended"}},"operations":{"4":{"attempting":0}}}}',
         # verification
         b'{"data":{"evidence":"cannot_tell"},"set":{"operations":{"4":{"evidence":"cannot_tell","evidence_at":1790'
         b'000020000000}}}}',
@@ -107,20 +109,20 @@ BODY_DICTIONARY_1: Final = b"".join(
         # operator_action
         b'{"data":{"action":"retry","reason":"not in the dashboard"},"set":{"decisions":{"19":{"action":"retry","b'
         b'y":"operator:ann","decided_at":1790000020000000,"not_before":1790000030000000,"status":"waiting","step":'
-        b'"4"}},"runs":{"":{"status":"waiting","waits_for":"decision:needs_operator","wake_at":1790000030000000}}}'
-        b'}',
+        b'"4"}},"runs":{"":{"decision":19,"status":"waiting","waits_for":"decision:needs_operator","wake_at":17900'
+        b'00030000000}}}}',
         # recovery
         b'{"data":{"decision":19,"verdict":"retry"},"set":{"decisions":{"19":{"ended_at":1790000040000000,"ended_b'
         b'y":"worker:w-host-1234","status":"carried_out"}},"operations":{"4":{"ended_at":null,"status":"pending"}}'
-        b',"runs":{"":{"pending_operations":1,"resume_to":null,"unknown_operations":0,"why":null,"why_detail":null'
-        b',"why_since":null,"why_step":null}}}}',
+        b',"runs":{"":{"decision":null,"pending_operations":1,"resume_to":null,"unknown_operations":0,"why":null,"'
+        b'why_detail":null,"why_since":null,"why_step":null}}}}',
         # attempt
         b'{"data":{"n":2},"set":{"attempts":{"4/2":{"deadline":1790000030000000,"started_at":1790000040000000,"sta'
-        b'tus":"running","worker":"w-host-1234"}},"operations":{"4":{"attempts":2}}}}',
+        b'tus":"running","worker":"w-host-1234"}},"operations":{"4":{"attempting":1,"attempts":2}}}}',
         # tool_result
         b'{"data":{"answer":"rejected","error":"503","error_class":"HTTPError","n":2,"output":null},"set":{"attemp'
         b'ts":{"4/2":{"answer":"rejected","ended_at":1790000040000000,"error":"503","error_class":"HTTPError","sta'
-        b'tus":"ended"}}}}',
+        b'tus":"ended"}},"operations":{"4":{"attempting":0}}}}',
         # verification
         b'{"data":{"evidence":"absent"},"set":{"operations":{"4":{"evidence":"absent","evidence_at":17900000400000'
         b'00}}}}',
@@ -137,13 +139,13 @@ BODY_DICTIONARY_1: Final = b"".join(
         # intent
         b'{"data":{"args":{"body":"","subject":"","to":""}},"set":{"attempts":{"6/1":{"deadline":1790000030000000,'
         b'"started_at":1790000040000000,"status":"running","worker":"w-host-1234"}},"operations":{"6":{"args_hash"'
-        b':"","attempts":1,"can_verify":1,"effect":"write","intent_seq":28,"key":"order-123:6:send_mail:","started'
-        b'_at":1790000040000000,"status":"pending","tool":"send_mail","tool_version":"1"}},"runs":{"":{"last_step"'
-        b':"6","pending_operations":1,"position":6,"steps":6}},"steps":{"6":{"before":2,"first_seq":28,"kind":"cal'
-        b'l","name":"send_mail","started_at":1790000040000000,"status":"running"}}}}',
+        b':"","attempting":1,"attempts":1,"can_verify":1,"effect":"write","intent_seq":28,"key":"order-123:6:send_'
+        b'mail:","started_at":1790000040000000,"status":"pending","tool":"send_mail","tool_version":"1"}},"runs":{'
+        b'"":{"last_step":"6","pending_operations":1,"position":6,"steps":6}},"steps":{"6":{"before":2,"first_seq"'
+        b':28,"kind":"call","name":"send_mail","started_at":1790000040000000,"status":"running"}}}}',
         # tool_result
         b'{"data":{"answer":"acknowledged","n":1,"output":{"id":"","ok":true}},"set":{"attempts":{"6/1":{"answer":'
-        b'"acknowledged","ended_at":1790000040000000,"status":"ended"}}}}',
+        b'"acknowledged","ended_at":1790000040000000,"status":"ended"}},"operations":{"6":{"attempting":0}}}}',
         # verification
         b'{"data":{"evidence":"happened"},"set":{"operations":{"6":{"evidence":"happened","evidence_at":1790000040'
         b'000000}}}}',

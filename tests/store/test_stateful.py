@@ -397,7 +397,7 @@ WEIGHTS: dict[type[Transition], float] = {
     runs.FailRun: 1,
     people.RequestCancel: 0.5,
     people.RequestPause: 0.5,
-    operations.AppendLateEvidence: 0.5,
+    operations.AppendLateEvidence: 1,
     people.AddNote: 0.5,
     store_wide.Freeze: 0.5,
     store_wide.RegisterWorker: 0.2,
@@ -575,12 +575,22 @@ def _intend(c: Chance) -> Transition:
 
 
 def _settle(c: Chance) -> Transition:
+    step = c.step
     outcome = c.of(
-        OperationStatus.SUCCEEDED, OperationStatus.SUCCEEDED, OperationStatus.FAILED, OperationStatus.UNKNOWN
+        OperationStatus.SUCCEEDED, OperationStatus.SUCCEEDED, OperationStatus.FAILED, *[OperationStatus.UNKNOWN] * 3
     )
+    running = any(o["attempting"] for o in c.seen["operations"] if o["step"] == step)
+    answer = c.of(None, *Answer)
+    if c.sensible:
+        answer = c.of(*Answer) if running else None
     return operations.Settle(
-        **c.by, step=c.step, outcome=outcome, answer=c.of(None, *Answer), evidence=c.of(None, *Evidence), state=c.state
+        **c.by, step=step, outcome=outcome, answer=answer, evidence=c.of(None, *Evidence), state=c.state
     )
+
+
+def _need_operator(c: Chance) -> Transition:
+    why = Why.UNKNOWN if c.sensible and c.run["unknown_operations"] else c.of(*Why)
+    return runs.NeedOperator(**c.by, why=why, detail="look", state=c.state)
 
 
 def _approve(c: Chance) -> Transition:
@@ -677,7 +687,7 @@ MAKERS: dict[type[Transition], Callable[[Chance], Transition]] = {
         actor="system", run_id=c.run_id, signal_id=c.of("s1", "s2"), name=c.of("go", "stop")
     ),
     runs.ConsumeSignal: lambda c: runs.ConsumeSignal(**c.by, signal_id=c.of("s1", "s2"), step=c.of("7", "8")),
-    runs.NeedOperator: lambda c: runs.NeedOperator(**c.by, why=c.of(*Why), detail="look", state=c.state),
+    runs.NeedOperator: _need_operator,
     runs.StopAtBoundary: lambda c: runs.StopAtBoundary(**c.by, state=c.state),
     runs.FinishRun: lambda c: runs.FinishRun(**c.by, output=1, state=c.state),
     runs.FailRun: lambda c: runs.FailRun(**c.by, error_class="E", message="no", state=c.state),
