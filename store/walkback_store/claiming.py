@@ -7,7 +7,7 @@ stretch of an index that holds nothing but runs to be claimed, of one agent vers
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, ColumnElement, Integer, Select, Text, bindparam, select
@@ -59,6 +59,12 @@ def find(backend: Backend, agents: Mapping[str, Sequence[str]], now: int, limit:
     return [run_id for rows in ask.runs(list(wanted.items()), lock=True) for run_id, _ in rows]
 
 
+def forgotten(backend: Backend, worker: str, holding: Collection[str], limit: int) -> list[str]:
+    """Runs that this worker holds and does not know of."""
+    rows = backend.fetch([_Asker(backend, 0)._compiled("held", _HELD_BY, {"worker": worker})])[0]
+    return [run_id for (run_id,) in rows if run_id not in holding][:limit]
+
+
 class _Found(NamedTuple):
     """Sorts by who goes first."""
 
@@ -102,6 +108,7 @@ def _query(kind: str) -> Select[Any]:
 
 
 _GONE = _gone()
+_HELD_BY = select(_r.c.run_id).where(*HELD, _r.c.worker == bindparam("worker", type_=Text)).limit(MAX_PAGE)
 _QUERIES = {kind: _query(kind) for kind in ("orphaned", "due", "free")}
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -49,13 +50,15 @@ class Committed:
     hash: bytes
     at: int
     run: Row | None
-    """The run's row as this transition left it."""
+    """The run's row as this transition left it; as it is now, when the transition was applied earlier."""
     repeated: bool = False
     """It had been applied by an earlier submission of the same id, or there was nothing to do."""
 
 
-REFUSALS = (Refused, ValueRefused, NotAdopted, CorruptData, TypeError, ValueError, LookupError, AttributeError)
-"""What concerns one transition and not its neighbours: also values of a kind that it cannot be decided with."""
+MISTAKES = (TypeError, ValueError, LookupError, AttributeError)
+"""What comes of values of a kind that a transition cannot be decided with."""
+REFUSALS = (Refused, ValueRefused, NotAdopted, CorruptData, *MISTAKES)
+"""What concerns one transition and not its neighbours."""
 
 
 def _refusal(transition: Transition, error: Exception) -> StoreError:
@@ -69,14 +72,13 @@ def _refusal(transition: Transition, error: Exception) -> StoreError:
 
 
 class _Waiting:
-    __slots__ = ("done", "error", "lead", "results", "signal", "transitions")
+    __slots__ = ("done", "error", "results", "transitions")
 
-    def __init__(self, transitions: Sequence[Transition]) -> None:
+    def __init__(self, transitions: list[Transition]) -> None:
         self.transitions = transitions
         self.results: list[Committed | StoreError] = []
-        self.error: BaseException | None = None
-        self.done = self.lead = False
-        self.signal: threading.Event | None = None
+        self.error: Exception | None = None
+        self.done = False
 
 
 class Engine:
@@ -89,62 +91,56 @@ class Engine:
         self._known = Known()
         self._writing = threading.RLock()
         self._gate = threading.Lock()
-        self._leading = False
         self._queue: list[_Waiting] = []
+        self._connection = 0
         self.strict_commits = 0
         self.relaxed_commits = 0
 
     # --- group commit --------------------------------------------------------------------------------------------
 
-    def commit(self, transitions: Sequence[Transition]) -> list[Committed | StoreError]:
+    def commit(self, transitions: Iterable[Transition]) -> list[Committed | StoreError]:
         """Submit; returns when all of them are committed or refused, in the order given."""
-        mine = _Waiting(transitions)
-        with self._gate:
-            self._queue.append(mine)
-            if not self._leading:
-                self._leading = mine.lead = True
-            else:
-                mine.signal = threading.Event()
-        if mine.signal is not None:
-            mine.signal.wait()
-        if mine.lead and not mine.done:
-            self._lead()
+        mine = _Waiting(list(transitions))
+        try:
+            with self._gate:
+                self._queue.append(mine)
+            with self._writing:  # whoever gets here first serves all who queued up meanwhile
+                if not mine.done:
+                    self._serve_queue()
+        except BaseException:
+            with self._gate:  # nobody waits for it any more; if it is being served, what becomes of it is in the log
+                if mine in self._queue:
+                    self._queue.remove(mine)
+            raise
         if mine.error is not None:
             raise mine.error
         return mine.results
 
-    def _lead(self) -> None:
+    def _serve_queue(self) -> None:
         with self._gate:
             batch, self._queue = self._queue, []
         try:
             self._serve(batch)
-        finally:
+        except BaseException:  # such as Ctrl-C: the others submit again themselves, which their ids make safe
             with self._gate:
-                heir = self._queue[0] if self._queue else None
-                self._leading = heir is not None
-                if heir is not None:
-                    heir.lead = True
-            for waiting in batch:
-                waiting.done = True
-                if waiting.signal is not None:
-                    waiting.signal.set()
-            if heir is not None and heir.signal is not None:
-                heir.signal.set()
+                self._queue[:0] = [waiting for waiting in batch if not waiting.done]
+            raise
 
     def _serve(self, batch: Sequence[_Waiting]) -> None:
-        flat = [t for waiting in batch for t in waiting.transitions]
         try:
-            results = self._truth(flat)
-        except BaseException as error:
+            results = self._truth([t for waiting in batch for t in waiting.transitions])
+        except Exception as error:
+            if len(batch) > 1 and not isinstance(error, StoreError):  # somebody's mistake, and nobody else's business
+                for waiting in batch:
+                    self._serve([waiting])
+                return
             for waiting in batch:
-                waiting.error = error
-            if not isinstance(error, StoreError):
-                raise
+                waiting.error, waiting.done = error, True
             return
         start = 0
         for waiting in batch:
             end = start + len(waiting.transitions)
-            waiting.results = results[start:end]
+            waiting.results, waiting.done = results[start:end], True
             start = end
 
     # --- one transaction, and what became of it ------------------------------------------------------------------
@@ -163,11 +159,16 @@ class Engine:
             while True:
                 try:
                     return self._attempt(once, strict=True)
+                except Rejected as rejected:
+                    raise PreconditionFailed(
+                        f"the database rejected this: {rejected}. Nothing was written."
+                    ) from rejected
                 except ConnectionLost as lost:
                     self._reconnect(deadline, planned, lost.committing)
                     if lost.committing:
                         break
-            return [r for t in planned if (r := self._recorded_alone(t)) is not None]
+            with self._in_doubt(planned):
+                return [r for t in planned if (r := self._recorded_alone(t)) is not None]
 
     def again(self, attempt: Callable[[], T], transitions: Sequence[Transition] = (), unknown: bool = False) -> T:
         """Do something that may be done twice; once more whenever the connection is lost, until the wait is over."""
@@ -179,6 +180,20 @@ class Engine:
                 except ConnectionLost:
                     self._reconnect(deadline, transitions, unknown)
 
+    @contextmanager
+    def _in_doubt(self, transitions: Sequence[Transition], unknown: bool = True) -> Iterator[None]:
+        """Once COMMIT may have reached the server, no later error can say that nothing was written."""
+        try:
+            yield
+        except StoreError as error:
+            if not unknown or isinstance(error, CommitUnknown):
+                raise
+            raise CommitUnknown(
+                f"the connection was lost during COMMIT, and what became of it could not be read back ({error}) The "
+                f"{len(transitions)} transitions may or may not be in the log: submit the same ones again.",
+                [t.id for t in transitions],
+            ) from error
+
     def _truth(self, transitions: Sequence[Transition], unknown: bool = False) -> list[Committed | StoreError]:
         """`unknown` once COMMIT may have reached the server; later attempts that get less far change nothing."""
         deadline = time.monotonic() + self._wait
@@ -186,7 +201,8 @@ class Engine:
             while True:
                 try:
                     strict = any(t.strict for t in transitions)
-                    return self._attempt(lambda _: transitions, strict)
+                    with self._in_doubt(transitions, unknown):
+                        return self._attempt(lambda _: transitions, strict)
                 except Rejected as rejected:
                     return self._one_by_one(transitions, rejected, unknown)
                 except ConnectionLost as lost:
@@ -199,17 +215,21 @@ class Engine:
         self, transitions: Sequence[Transition], rejected: Rejected, unknown: bool
     ) -> list[Committed | StoreError]:
         if len(transitions) > 1:
-            try:
-                return [self._truth([t], unknown)[0] for t in transitions]
-            except (CommitUnknown, Unreachable) as error:  # those before it may be in the log
-                raise CommitUnknown(str(error), [t.id for t in transitions]) from error
+            return [self._alone(t, unknown) for t in transitions]
         try:
             recorded = self._recorded_alone(transitions[0])
-        except Rejected:  # the database does not even take its names, such as one with NUL
+        except (Rejected, *MISTAKES):  # not even its names can be looked up, such as one with NUL
             recorded = None
         if recorded is not None:
             return [recorded]
         return [PreconditionFailed(f"the database rejected {type(transitions[0]).__name__}: {rejected}")]
+
+    def _alone(self, transition: Transition, unknown: bool) -> Committed | StoreError:
+        """Its own answer, whatever it is: those before it are in the log."""
+        try:
+            return self._truth([transition], unknown)[0]
+        except StoreError as error:
+            return error
 
     def _reconnect(self, deadline: float, transitions: Sequence[Transition], committing: bool) -> None:
         self._cache.forget()
@@ -231,8 +251,12 @@ class Engine:
 
     def _attempt(self, plan: Plan, strict: bool) -> list[Committed | StoreError]:
         backend = self.backend
-        backend.begin(strict)
-        try:
+        try:  # an interrupt may come when the transaction has just begun
+            backend.begin(strict)
+            if self._connection != backend.connections:
+                self._connection = backend.connections
+                self._cache.forget()
+                self._known.forget()
             if not backend.alone():
                 self._known.forget()
             work = self._work()
@@ -263,8 +287,11 @@ class Engine:
 
     def _apply(self, work: Work, transitions: Sequence[Transition]) -> list[Committed | StoreError]:
         results: list[Any] = [None] * len(transitions)
-        order = sorted(range(len(transitions)), key=lambda i: transitions[i].log or LAST)
-        work.prefetch(transitions)
+        try:
+            order = sorted(range(len(transitions)), key=lambda i: transitions[i].log or LAST)
+            work.prefetch(transitions)
+        except MISTAKES as error:  # each alone, then
+            raise Rejected(f"it was given what it cannot use ({error!r})") from error
         for i in order:
             transition = transitions[i]
             try:
@@ -297,6 +324,9 @@ class Engine:
                 f"transition id {transition.id.hex()} was used before, by {event['actor']} for something else "
                 f"({event['kind']}). Nothing was changed."
             )
+        refusal = transition.outdated(event["body"], run) if run is not None else None
+        if refusal is not None:
+            return refusal
         return Committed(
             transition.id, event["seq"], bytes(event["hash"]), event["at"], dict(run) if run else None, True
         )
@@ -305,8 +335,8 @@ class Engine:
         return self.again(lambda: self._look_up(transition), [transition], unknown=True)
 
     def _look_up(self, transition: Transition) -> Committed | StoreError | None:
-        self.backend.begin(True)
         try:
+            self.backend.begin(True)
             self._known.forget()
             work = self._work()
             work.prefetch([transition])

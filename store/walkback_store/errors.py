@@ -44,6 +44,17 @@ class Unreachable(StoreError):
     """The database does not answer. What was committed before is safe; what was under way is reported separately."""
 
 
+# --- using an open store -----------------------------------------------------------------------------------------
+
+
+class StoreClosed(StoreError):
+    """The store was closed. Nothing was read or written; open it again."""
+
+
+class WrongProcess(StoreError):
+    """The store was opened before this process was forked. Its connections are the parent's: open it again here."""
+
+
 # --- reading -----------------------------------------------------------------------------------------------------
 
 

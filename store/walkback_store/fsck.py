@@ -90,6 +90,7 @@ def fsck(
     the whole store reads.
     """
     report = Report()
+    store.backend.check_usable()
     with store.backend.engine.connect() as connection:
         if store.backend.locks_rows:
             connection = connection.execution_options(isolation_level="REPEATABLE READ")

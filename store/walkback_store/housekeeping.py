@@ -34,7 +34,7 @@ from walkback_store.errors import CannotOpen, PreconditionFailed, StoreError
 from walkback_store.frames import body_digest, pruned_body
 from walkback_store.machine.base import Transition
 from walkback_store.machine.store_wide import AdoptStore, NotePrune
-from walkback_store.opening import remove_database
+from walkback_store.opening import next_epoch, remove_database
 from walkback_store.sqlite_library import sqlite3
 from walkback_store.words import AUDIT_KINDS, FINISHED, ApprovalStatus, DecisionStatus
 from walkback_store.work import Work
@@ -56,6 +56,7 @@ def backup(store: Store, target: str | os.PathLike[str], progress: Callable[[int
     `progress` gets the pages copied and their total; raising from it cancels the backup. The copy knows that it is one:
     nothing runs in it until someone adopts it.
     """
+    store.backend.check_usable()
     path = Path(target).expanduser().absolute()
     if not isinstance(store.backend, SQLiteBackend):
         raise PreconditionFailed(
@@ -117,7 +118,7 @@ def adopt(store: Store, actor: str, reason: str) -> int:
     with store._reading(patient=True) as moment:
         (before,) = moment.values(select(schema.store.c.epoch))
         (top,) = moment.values(select(func.coalesce(func.max(schema.events.c.pos), 0)))
-    epoch: int = max(int(time.time()), before + 1)
+    epoch = next_epoch(before)
     store.do(AdoptStore(actor=actor, epoch=epoch, home=store.backend.home(), feed_base=top, reason=reason))
     return epoch
 

@@ -13,12 +13,16 @@ from pathlib import Path
 
 from walkback_store.log import Row
 
+PROC = Path("/proc")
+ENDED = frozenset({"Z", "X"})
+"""States of a process that is dead, and only not buried yet."""
+
 
 def boot_id() -> str:
     """Names where a process id means something: this machine since it started, and this container on it."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+        boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.readlink(PROC / 'self/ns/pid')}"
     except OSError:
         import uuid
 
@@ -26,13 +30,43 @@ def boot_id() -> str:
 
 
 def process_started(pid: int) -> str | None:
-    """When a process started, in ticks since boot, so that a reused pid is not taken for it; None if it is gone."""
+    """When a process started, in ticks since boot; None if it is gone, and also if that cannot be told."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        state, started = _status(pid)
     except OSError:
         return None
-    fields = stat.rsplit(")", 1)[1].split()
-    return None if fields[0] in {"Z", "X"} else fields[19]
+    return None if state in ENDED else started
+
+
+def known_dead(pid: int, started: str) -> bool:
+    """Whether a process is gone for certain: not there, ended, or its id is another's, that `started` later.
+
+    Not being able to look is no answer: whoever is out of file descriptors, may not see other users' processes or has
+    no /proc would find everyone dead.
+    """
+    try:
+        state, found = _status(pid)
+    except (FileNotFoundError, ProcessLookupError):
+        return _no_such_process(pid)
+    except OSError:
+        return False
+    return state in ENDED or bool(started and found != started)
+
+
+def _status(pid: int) -> tuple[str, str]:
+    stat = (PROC / str(pid) / "stat").read_bytes()
+    fields = stat.rpartition(b")")[2].decode().split()  # before that comes a name, which may be anything
+    return fields[0], fields[19]
+
+
+def _no_such_process(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
 
 
 class LeaseObserver:
@@ -44,7 +78,7 @@ class LeaseObserver:
     def judge(self, workers: Iterable[Row], now: int, *, database_clock: bool) -> Iterator[tuple[Row, str]]:
         """The workers that are gone, each with the reason."""
         for row in workers:
-            if row["boot_id"] == self._boot and process_started(row["pid"]) != row["process_started"]:
+            if row["boot_id"] == self._boot and known_dead(row["pid"], row["process_started"]):
                 yield row, f"process {row['pid']} on {row['host']} is dead"
             elif database_clock:
                 if max(row["beat_at"], row["started_at"]) + row["lease"] < now:

@@ -29,6 +29,8 @@ KINDS = "Nothing was opened; give a path, sqlite:///path or postgresql://host/da
 OURS = frozenset({"store_id", "epoch", "written_by"})
 """Columns by which our `store` is told from somebody else's."""
 MIGRATION_LOCK = 0x57616C6C
+EPOCH_ORIGIN = 1_704_067_200
+"""2024-01-01. An epoch is the upper half of a fence, of 31 bits: counted in seconds from here they last until 2092."""
 
 
 def package_version() -> str:
@@ -174,7 +176,7 @@ def _prepare(backend: Backend, create: bool) -> None:
             connection.execute(text("SELECT pg_advisory_xact_lock(:k)"), {"k": MIGRATION_LOCK})
         if _version(connection) != schema.SCHEMA_VERSION:  # another process may have been faster
             _migrate(connection)
-            _introduce(connection, backend.home())
+            _introduce(connection, backend.home(connection))
 
 
 def _version(connection: Connection) -> str | None:
@@ -211,6 +213,11 @@ def _migrate(connection: Connection) -> None:
     command.upgrade(config, "head")
 
 
+def next_epoch(before: int = 0) -> int:
+    """Greater than the one before, and than any given out earlier for another copy of the same store."""
+    return max(int(time.time()) - EPOCH_ORIGIN, before + 1)
+
+
 def _introduce(connection: Connection, home: str) -> None:
     """The one row about the store itself."""
     if connection.execute(select(schema.store.c.id)).first() is not None:
@@ -219,7 +226,7 @@ def _introduce(connection: Connection, home: str) -> None:
     row: dict[str, Any] = {
         "id": 1,
         "store_id": str(uuid.uuid4()),
-        "epoch": int(time.time()),
+        "epoch": next_epoch(),
         "home": home,
         "written_by": package_version(),
         "feed_base": 0,

@@ -56,6 +56,7 @@ class Reader:
 
     @contextmanager
     def _reading(self, *, patient: bool = False) -> Iterator[Moment]:
+        self.backend.check_usable()
         driver_error = self.backend.engine.dialect.dbapi.Error  # type: ignore[union-attr]
         limit = None if patient else self.time_limit
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 
 from sqlalchemy import select, text
@@ -78,14 +78,17 @@ class Store(Queries):
     def _beat(self, worker: str) -> None:
         engine = self.engine
         with engine._writing:
-            engine.backend.begin(strict=False)
-            work = engine._work()
-            work.read_clock()
-            values = (work.now, worker, WorkerStatus.ALIVE.value)
-            if not engine.backend.fetch([(engine.backend.statements.beat(), values)])[0]:
+            try:
+                engine.backend.begin(strict=False)
+                work = engine._work()
+                work.read_clock()
+                values = (work.now, worker, WorkerStatus.ALIVE.value)
+                if not engine.backend.fetch([(engine.backend.statements.beat(), values)])[0]:
+                    raise StaleFence(f"worker {worker!r} was declared lost or never registered; register anew.")
+                engine.backend.commit([])
+            except BaseException:
                 engine.backend.rollback()
-                raise StaleFence(f"worker {worker!r} was declared lost or never registered; stop, and register anew.")
-            engine.backend.commit([])
+                raise
 
     def lose_dead_workers(self, actor: str = "system") -> list[str]:
         """Declare workers lost whose lease ran out, or whose process is known to be dead. Returns their names."""
@@ -105,11 +108,23 @@ class Store(Queries):
         with self._reading() as moment:
             return int(moment.values(text(clock[0]))[0])
 
-    def claim(self, worker: str, agents: Mapping[str, Sequence[str]], limit: int = 1) -> list[Committed]:
-        """Claim runs this worker can run: unheld, due, or held by a worker that is gone. Fair between agents."""
+    def claim(
+        self,
+        worker: str,
+        agents: Mapping[str, Sequence[str]],
+        limit: int = 1,
+        *,
+        holding: Collection[str] | None = None,
+    ) -> list[Committed]:
+        """Claim runs this worker can run: unheld, due, or held by a worker that is gone. Fair between agents.
+
+        `holding` names the runs that the worker knows it holds. Those it holds without knowing it, because the answer
+        to an earlier claim was lost (`CommitUnknown`), then come first, with a new fence.
+        """
 
         def candidates(work: Work) -> list[Transition]:
-            found = claiming.find(self.backend, agents, work.now, limit, turn=next(self._turns))
+            found = [] if holding is None else claiming.forgotten(self.backend, worker, holding, limit)
+            found += claiming.find(self.backend, agents, work.now, limit - len(found), turn=next(self._turns))
             return [ClaimRun(actor=f"worker:{worker}", run_id=run_id, worker=worker) for run_id in found]
 
         results = self.engine.plan_and_commit(candidates)

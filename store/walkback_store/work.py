@@ -203,14 +203,15 @@ class Work:
             places.append(load)
             values = parse_key(table, key)
             if run_id == STORE:
-                queries.append((st.by_key(TABLES[table], KEYS[table]), values))
+                lock = self._backend.locks_rows and table == "workers"  # which a heartbeat changes beside the log
+                queries.append((st.by_key(TABLES[table], KEYS[table], lock), values))
             else:
                 queries.append((st.by_run_id(TABLES[table], KEYS[table]), (run_id, *values)))
         return places, queries
 
     def _number(self, run_id: str) -> int | None:
-        if not self._knows(run_id):
-            sql = self._backend.statements.by_key(schema.runs, ("run_id",), self._backend.locks_rows)
+        if not self._knows(run_id):  # only looked at: what is written to was locked before anything was decided
+            sql = self._backend.statements.by_key(schema.runs, ("run_id",))
             self._got_run(run_id, self._backend.fetch([(sql, (run_id,))])[0])
         return self._runs[run_id]
 

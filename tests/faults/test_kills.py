@@ -24,9 +24,9 @@ from walkback_store.sqlite_library import sqlite3
 from walkback_store.store import Store
 
 LONG = os.environ.get("WALKBACK_FAULTS") == "long"
-KILLS_PER_SLICE = 154 if LONG else 20
+KILLS_PER_SLICE = 154 if LONG else 32
 SLICES = {"sqlite": 10, "postgresql": 3}
-"""260 kills, or 2,000 when WALKBACK_FAULTS=long."""
+"""416 kills, or 2,000 when WALKBACK_FAULTS=long."""
 KILLS_PER_STORE = 10
 """Then a new store, so that some die while they create it."""
 

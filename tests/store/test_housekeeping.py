@@ -42,7 +42,7 @@ from tests.store.driver import (
 )
 from tests.store.opener import own_mounts
 from tests.support.postgres import Postgres
-from walkback_store import housekeeping, open_store, schema
+from walkback_store import housekeeping, open_store, opening, schema
 from walkback_store.errors import (
     CannotOpen,
     DiskFull,
@@ -356,6 +356,53 @@ def test_a_worker_that_reconnects_to_a_restored_database_does_nothing(postgres: 
             admin.execute(sql.SQL("ALTER DATABASE {} RENAME TO {}").format(restored, here))
         with pytest.raises(NotAdopted):
             intend(h, "1")
+
+
+def test_a_dump_restored_in_place_is_a_copy_also_for_a_worker_that_stayed(
+    postgres: Postgres, pg_url: str, tmp_path: Path
+) -> None:
+    def run(program: str, *arguments: str) -> None:
+        subprocess.run([postgres.programs / program, "--dbname", pg_url, *arguments], check=True)
+
+    dump = str(tmp_path / "walkback.dump")
+    with open_store(pg_url) as stayed, open_store(pg_url) as stayed_for_claims:
+        h = held(stayed)
+        start(stayed, "r2")
+        register(stayed_for_claims, "w2")
+        assert is_adopted(stayed)
+        run("pg_dump", "--format=custom", "--file", dump)
+        intend(h, "1")  # its effect is made, and the dump knows nothing of it
+        run("pg_restore", "--clean", dump)
+        with pytest.raises(NotAdopted):
+            intend(h, "1")
+        with pytest.raises(NotAdopted):
+            claim(stayed_for_claims, "w2")
+        with open_store(pg_url) as restored:
+            assert not is_adopted(restored)
+            theirs = Held(restored, h.run_id, h.worker, h.fence)
+            with pytest.raises(NotAdopted):
+                intend(theirs, "1")
+            with pytest.raises(NotAdopted):
+                claim(restored, "w2")
+            adopt(restored, ANN, "the disk was lost")
+            for old in (h, theirs):
+                with pytest.raises(StaleFence):
+                    intend(old, "1")
+            taken = claim(restored, "w2")
+            assert taken.run_id == "r2"
+            intend(taken, "1")
+            assert fsck(restored, deep=True).clean
+        assert is_adopted(stayed)
+
+
+def test_fences_fit_into_the_database_long_after_2038(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_2090 = 3_786_912_000.0
+    with monkeypatch.context() as later:
+        later.setattr(opening.time, "time", lambda: in_2090)
+        store = open_store(store_url)
+    with store:
+        intend(held(store), "1")
+        assert fsck(store).clean
 
 
 def test_a_worker_whose_file_was_replaced_by_a_copy_does_nothing(tmp_path: Path) -> None:

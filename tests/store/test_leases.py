@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.faults.writer import intend, registration, settle, start
-from walkback_store import open_store
+from walkback_store import leases, open_store
 from walkback_store.errors import IllegalTransition, PreconditionFailed, StaleFence
-from walkback_store.leases import LeaseObserver, process_started
+from walkback_store.leases import LeaseObserver, known_dead, process_started
 from walkback_store.log import Row
 from walkback_store.machine.runs import FinishRun, ReleaseRun
 from walkback_store.machine.store_wide import LoseWorker, StopWorker
@@ -87,15 +88,73 @@ def test_a_worker_whose_heartbeat_stands_still_for_one_lease_is_lost_and_not_bef
     assert store.lose_dead_workers() == []
 
 
+def in_a_process(script: str, url: str) -> str:
+    """Run a script that finds the address in its first argument. Returns what it says."""
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    command = [sys.executable, "-c", script, url]
+    return subprocess.run(
+        command, check=True, env=env, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True
+    ).stdout
+
+
 def test_a_worker_whose_process_is_dead_is_lost_at_once(store: Store, store_url: str) -> None:
     script = (
         "import sys; from tests.faults.writer import registration; from walkback_store import open_store\n"
         "with open_store(sys.argv[1]) as store: store.do(registration('dead'))"
     )
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    subprocess.run([sys.executable, "-c", script, store_url], check=True, env=env, cwd=Path(__file__).parents[2])
+    in_a_process(script, store_url)
     register(store, "alive")
     assert store.lose_dead_workers() == ["dead"]
+
+
+OUT_OF_FILES = """
+import json, resource, sys
+from tests.faults.writer import registration
+from walkback_store import open_store
+with open_store(sys.argv[1]) as store:
+    store.do(registration("alive"))
+    store.lose_dead_workers()  # has all it needs open
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    lost = store.lose_dead_workers()
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    store.beat("alive")
+print(json.dumps(lost))
+"""
+
+
+def test_an_observer_that_is_out_of_file_descriptors_declares_nobody_dead(store_url: str) -> None:
+    assert json.loads(in_a_process(OUT_OF_FILES, store_url)) == []
+
+
+def test_without_proc_a_process_is_dead_only_if_the_system_knows_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with a /proc that hides the processes of others."""
+    monkeypatch.setattr(leases, "PROC", tmp_path)
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    assert known_dead(dead.pid, "1")
+    assert not known_dead(os.getpid(), "1")
+    assert not known_dead(1, "1")
+    assert not known_dead(2**70, "1")
+    assert process_started(os.getpid()) is None
+
+
+def test_a_process_that_ended_and_was_not_waited_for_is_dead() -> None:
+    ended = subprocess.Popen(["true"], stdout=subprocess.PIPE)
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    assert known_dead(ended.pid, "")
+    ended.communicate()
+
+
+def test_a_worker_that_could_not_tell_when_it_started_is_judged_by_its_lease(store: Store, time: FakeTime) -> None:
+    unsure = registration("w", lease=LEASE)
+    unsure.process_started = ""
+    store.do(unsure)
+    assert store.lose_dead_workers() == []
+    time.pass_(LEASE / SECOND + 1)
+    assert store.lose_dead_workers() == ["w"]
 
 
 def test_a_pid_that_another_process_has_now_does_not_keep_a_worker_alive(store: Store) -> None:

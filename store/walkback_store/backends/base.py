@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Engine, Insert, Select, Table, Update, and_, bindparam, insert, literal_column, select, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Insert,
+    Select,
+    Table,
+    Update,
+    and_,
+    bindparam,
+    insert,
+    literal_column,
+    select,
+    update,
+)
 
-from walkback_store.errors import StoreError
+from walkback_store.errors import StoreClosed, StoreError, WrongProcess
 from walkback_store.schema import freezes, runs, workers
 
 Query = tuple[str, Sequence[Any]]
@@ -106,6 +120,20 @@ class Backend(ABC):
     locks_rows: bool
     """Whether a row must be locked to be read for writing (otherwise the whole database is)."""
 
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._closed = False
+
+    def check_usable(self) -> None:
+        """Asked before anything is read or written: a closed store stays closed, and a forked one is the parent's."""
+        if self._closed:
+            raise StoreClosed("this store was closed. Nothing was read or written; open it again.")
+        if os.getpid() != self._pid:
+            raise WrongProcess(
+                f"this store was opened by process {self._pid}, and this is process {os.getpid()}: its connections "
+                "cannot be shared. Nothing was read or written; open it again in this process."
+            )
+
     @abstractmethod
     def begin(self, strict: bool) -> None: ...
 
@@ -140,8 +168,9 @@ class Backend(ABC):
         """Freezing waits for dispatches under way, and dispatches for a freeze under way."""
 
     @abstractmethod
-    def home(self) -> str:
-        """Where this database lives. A copy lives elsewhere."""
+    def home(self, connection: Connection | None = None) -> str:
+        """Where this database lives. A copy lives elsewhere. While it is being made, only its maker's connection sees
+        all of that."""
 
     @abstractmethod
     def writer_home(self) -> str:
@@ -151,5 +180,11 @@ class Backend(ABC):
     def translate(self, error: BaseException) -> StoreError | None:
         """Our own error for one of the driver's, if it is one that callers should see."""
 
+    def close(self) -> None:
+        """For good; a second time does nothing. In a forked process the connections are left to the parent."""
+        self._closed = True
+        if os.getpid() == self._pid:
+            self._disconnect()
+
     @abstractmethod
-    def close(self) -> None: ...
+    def _disconnect(self) -> None: ...

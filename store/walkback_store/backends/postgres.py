@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import create_engine, event
+from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -26,8 +26,9 @@ from walkback_store.errors import (
 NOTIFY_EVERY = 0.05
 """NOTIFY takes a lock that all notifying commits share, so it is sent beside the commits, and not for each of them."""
 
+STORE_TABLE = "SELECT coalesce(to_regclass('store')::oid, 0)"
 HOME = (
-    "SELECT s.system_identifier || ':' || d.oid || ':' || c.timeline_id "
+    "SELECT s.system_identifier || ':' || d.oid || ':' || c.timeline_id || ':' || coalesce(to_regclass('store')::oid, 0) "
     "FROM pg_control_system() s, pg_control_checkpoint() c, pg_database d WHERE d.datname = current_database()"
 )
 
@@ -53,6 +54,7 @@ class PostgresBackend(Backend):
                 "PostgreSQL needs the psycopg driver, which is not installed. Nothing was opened; install it with: "
                 "pip install 'walkback[postgresql]'"
             ) from error
+        super().__init__()
         self._psycopg = psycopg
         self._wait = wait
         self.where = shown(url)
@@ -77,6 +79,7 @@ class PostgresBackend(Backend):
         self._held: Any = None
         self._writer: Any = None
         self._notified = 0.0
+        self._table: int | None = None
 
     def _on_connect(self, connection: Any, _record: Any) -> None:
         connection.prepare_threshold = 2
@@ -100,10 +103,12 @@ class PostgresBackend(Backend):
             writer = self._held.driver_connection
             writer.autocommit = True
             self._writer = writer
+            self._table = None
             self.connections += 1
         return self._writer
 
     def begin(self, strict: bool) -> None:
+        self.check_usable()
         try:
             self.open_writer()
         except Unreachable as error:
@@ -117,10 +122,20 @@ class PostgresBackend(Backend):
             with self._writer.pipeline():
                 for sql in opening:
                     self._writer.execute(sql)
+                table = self._writer.execute(STORE_TABLE) if opening else None
                 cursors = [self._writer.execute(sql, values) for sql, values in queries]
+            if table is not None:
+                self._check_table(table.fetchone()[0])
             return [cursor.fetchall() for cursor in cursors]
         except (self._psycopg.Error, *UNSTORABLE) as error:
             raise self._failed(error, committing=False) from error
+
+    def _check_table(self, found: int) -> None:
+        """A dump can be restored below a connection that stays: whoever has it must look again where it leads."""
+        before, self._table = self._table, found
+        if before not in {None, found}:
+            self.reconnect_later()
+            raise ConnectionLost(RuntimeError("the tables were replaced"), committing=False)
 
     def commit(self, writes: Sequence[tuple[str, Sequence[Sequence[Any]]]]) -> None:
         writer = self._writer
@@ -158,7 +173,11 @@ class PostgresBackend(Backend):
             return known
         if getattr(error, "sqlstate", None) in {"40P01", "40001"}:
             return ConnectionLost(error, False)  # rolled back whole by the server: try again
-        return Rejected(str(error))
+        if not isinstance(error, self._psycopg.Error) or isinstance(
+            error, self._psycopg.DataError | self._psycopg.IntegrityError
+        ):
+            return Rejected(str(error))
+        return Unreachable(f"{self.where} did not carry this out: {error}. Nothing was written; try again.")
 
     def rollback(self) -> None:
         if self._writer is None:
@@ -193,10 +212,15 @@ class PostgresBackend(Backend):
         function = "pg_advisory_xact_lock" if exclusive else "pg_advisory_xact_lock_shared"
         return f"SELECT {function}(%s)", [DISPATCH_LOCK]
 
-    def home(self) -> str:
-        """Cluster, database and timeline: a restored dump, a copied database and a point-in-time restore differ."""
-        with self.engine.connect() as connection:
+    def home(self, connection: Connection | None = None) -> str:
+        """Cluster, database, timeline and the `store` table's own number.
+
+        A copied database, a point-in-time restore and a dump restored anywhere, even in place, differ in one of them.
+        """
+        if connection is not None:
             return str(connection.exec_driver_sql(HOME).scalar_one())
+        with self.engine.connect() as another:
+            return self.home(another)
 
     def writer_home(self) -> str:
         return str(self.fetch([(HOME, ())])[0][0][0])
@@ -238,7 +262,7 @@ class PostgresBackend(Backend):
             f"{self.where} refused: {why}. Nothing was written; check user and password, and what the role may do."
         )
 
-    def close(self) -> None:
+    def _disconnect(self) -> None:
         held, self._held, self._writer = self._held, None, None
         if held is not None:
             held.close()

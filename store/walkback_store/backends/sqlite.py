@@ -66,6 +66,7 @@ class SQLiteBackend(Backend):
 
     def __init__(self, path: Path, wait: float, called: Path | None = None) -> None:
         """`called` is what messages name it: a new store is made under another name first."""
+        super().__init__()
         self.path = path
         self.called = called or path
         self._wait = wait
@@ -149,6 +150,7 @@ class SQLiteBackend(Backend):
         return self._writer
 
     def begin(self, strict: bool) -> None:
+        self.check_usable()
         try:
             if self._writer is not None and self.path.stat().st_ino != self._inode:
                 self.reconnect()  # another file has taken its place, and this one would be written for nobody
@@ -216,7 +218,7 @@ class SQLiteBackend(Backend):
     def guard_dispatch(self, exclusive: bool) -> Query | None:
         return None
 
-    def home(self) -> str:
+    def home(self, connection: Connection | None = None) -> str:
         """This machine and this file: a copy is another inode, whatever it is called.
 
         Not the device number, which may change when the disk is mounted again. Without a machine id, as in a container,
@@ -279,6 +281,6 @@ class SQLiteBackend(Backend):
             "the file and its directory."
         )
 
-    def close(self) -> None:
+    def _disconnect(self) -> None:
         self.reconnect()
         self.engine.dispose()

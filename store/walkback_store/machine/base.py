@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-from walkback_store.errors import IllegalTransition, NotFound, PreconditionFailed, StaleFence, StaleView
+from walkback_store.errors import IllegalTransition, NotFound, PreconditionFailed, Refused, StaleFence, StaleView
 from walkback_store.log import Draft, Row
 from walkback_store.words import Durability, Kind
 
@@ -103,6 +103,10 @@ class Transition(ABC):
     @property
     def strict(self) -> bool:
         return self.durability is Durability.STRICT
+
+    def outdated(self, body: bytes, run: Row) -> Refused | None:
+        """Why the caller must not go on as if this, which was applied earlier, had just been applied."""
+        return None
 
     def loads(self) -> Iterable[Load]:
         """Rows to read in the first round trip, beside the run itself."""

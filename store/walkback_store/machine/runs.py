@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from walkback_store.errors import NotFound, PreconditionFailed, RunExists, RunPruned, StaleFence
+from walkback_store.errors import NotFound, PreconditionFailed, Refused, RunExists, RunPruned, StaleFence
+from walkback_store.frames import unpack_body
 from walkback_store.log import Draft, Row
 from walkback_store.machine.base import (
     ANYONE,
@@ -21,7 +22,7 @@ from walkback_store.machine.base import (
     View,
     check_name,
 )
-from walkback_store.values import encode, fingerprint
+from walkback_store.values import decode, encode, fingerprint
 from walkback_store.words import (
     FINISHED,
     LIVE,
@@ -167,12 +168,18 @@ class ClaimRun(OnRun):
             raise PreconditionFailed(f"run {self.run_id!r} waits for {run['waits_for']!r} and is not due yet.")
         fence = fence_after(run, view.epoch)
         row: dict[str, Any] = {"worker": self.worker, "fence": fence}
-        if held is not None:
+        if held is not None and held != self.worker:
             row["crashes"] = run["crashes"] + 1
         if run["status"] == R.WAITING:
             row |= woken(run)
         data = {"worker": self.worker, "fence": fence, "taken_from": held}
         return [Draft(Kind.LEASE, data, {"runs": {"": row}})]
+
+    def outdated(self, body: bytes, run: Row) -> Refused | None:
+        given = decode(unpack_body(bytes(body)))["data"]["fence"]  # type: ignore[index]
+        if run["fence"] == given:
+            return None
+        return StaleFence(f"run {self.run_id!r} was claimed with fence {given}, and has been taken over since.")
 
 
 def _alive(view: View, worker: str) -> bool:
