@@ -105,6 +105,7 @@ runs = Table(
     Column("wake_at", BigInteger),
     Column("waits_for", Name),
     Column("decision", BigInteger),  # a person's, that a worker has yet to carry out
+    Column("undoing", Name),  # the steps that a compensation under way is to undo
     Column("plan", Name),
     Column("tags", Name),
     Column("input_digest", Name, nullable=False),
@@ -308,6 +309,7 @@ decisions = Table(
     Column("seq", BigInteger, nullable=False),  # the event that recorded it
     Column("step", Name),
     Column("action", Name, nullable=False),
+    Column("what", Name),  # of a compensation: its scope and steps
     Column("status", Name, nullable=False),
     Column("by", Name, nullable=False),
     Column("batch", BigInteger),

@@ -10,13 +10,14 @@ import orjson
 
 from walkback_store import schema, snapshots
 from walkback_store.backends.base import Backend, Query
-from walkback_store.errors import NotAdopted
+from walkback_store.errors import NotAdopted, PreconditionFailed
 from walkback_store.frames import pack_body
 from walkback_store.log import (
     COLUMNS,
     DEFAULTS,
     KEYS,
     TABLES,
+    Changes,
     Draft,
     Row,
     chain_hash,
@@ -375,6 +376,7 @@ class Work:
         prepared = []
         for i, draft in enumerate(drafts):  # everything that can be refused is refused before anything changes
             changes = storable(draft.set)
+            self._check_steps_are_new(run_no, changes)
             prepared.append((draft, changes, encode_body(draft.data, changes), transition.id if i == 0 else None))
         self._snapshots.extend(self._drafted)
         self._drafted = []
@@ -406,6 +408,13 @@ class Work:
             others = [f for f in self.freezes() if str(f["freeze_no"]) != key]
             row = self._entries["freezes", schema.STORE_LOG, key].row
             self._freezes = others if row is None or columns.get("lifted_at") is not None else [*others, row]
+
+    def _check_steps_are_new(self, run_no: int, changes: Changes) -> None:
+        """The database refuses the same step twice, but not when both are written in this one transaction."""
+        for step, columns in changes.get("steps", {}).items():
+            entry = self._entries.get(("steps", run_no, step))
+            if "first_seq" in columns and entry is not None and entry.row is not None:
+                raise PreconditionFailed(f"step {step} is recorded already. Nothing was changed.")
 
     def discard_drafts(self) -> None:
         """A transition was refused after it had drafted a snapshot."""

@@ -240,7 +240,7 @@ def released_compensating(world: World) -> Scene:
 
 
 def compensated(world: World) -> Scene:
-    scene = compensating(world)
+    scene = operation_compensated(world)
     world.store.do(operations.EndCompensation(**scene.by, outcome=R.COMPENSATED))
     return scene
 
@@ -642,7 +642,10 @@ CASES: dict[type[Transition], Case] = {
     operations.BeginCompensation: Case(
         lambda s: operations.BeginCompensation(**s.by, scope="run", steps=[], cause="a later step failed")
     ),
-    operations.EndCompensation: Case(lambda s: operations.EndCompensation(**s.by, outcome=R.COMPENSATED)),
+    operations.EndCompensation: Case(
+        lambda s: operations.EndCompensation(**s.by, outcome=R.COMPENSATED),
+        at={R.COMPENSATING: operation_compensated},
+    ),
     people.RequestPause: Case(lambda s: people.RequestPause(**s.ann(), reason="let me look")),
     people.RequestCancel: Case(lambda s: people.RequestCancel(**s.ann(), reason="not needed")),
     people.ResumeRun: Case(lambda s: people.ResumeRun(**s.ann(), reason="go on")),

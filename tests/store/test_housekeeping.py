@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -42,7 +43,7 @@ from tests.store.driver import (
 )
 from tests.store.opener import own_mounts
 from tests.support.postgres import Postgres
-from walkback_store import housekeeping, open_store, opening, schema
+from walkback_store import housekeeping, open_store, schema
 from walkback_store.errors import (
     CannotOpen,
     DiskFull,
@@ -398,7 +399,7 @@ def test_a_dump_restored_in_place_is_a_copy_also_for_a_worker_that_stayed(
 def test_fences_fit_into_the_database_long_after_2038(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     in_2090 = 3_786_912_000.0
     with monkeypatch.context() as later:
-        later.setattr(opening.time, "time", lambda: in_2090)
+        later.setattr(time, "time", lambda: in_2090)
         store = open_store(store_url)
     with store:
         intend(held(store), "1")

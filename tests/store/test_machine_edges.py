@@ -7,14 +7,22 @@ from collections.abc import Iterator
 import pytest
 
 from tests.store import recipes
-from tests.store.driver import ANN, BOB, DIGEST, SECOND, ask, call, intend, lose_track
+from tests.store.driver import ANN, BOB, DIGEST, SECOND, Held, ask, call, finish, intend, lose_track, succeed, write
 from tests.store.recipes import World
 from walkback_store.engine import Committed
-from walkback_store.errors import PreconditionFailed, StopRequested, TransitionConflict
+from walkback_store.errors import KeyConflict, PreconditionFailed, StopRequested, TransitionConflict
 from walkback_store.machine import people, runs
-from walkback_store.machine.operations import AskApproval, EndAttempt, Intend, Settle
+from walkback_store.machine.operations import (
+    AskApproval,
+    BeginCompensation,
+    EndAttempt,
+    EndCompensation,
+    Intend,
+    RecordVerification,
+    Settle,
+)
 from walkback_store.machine.store_wide import NotePrune, RegisterWorker
-from walkback_store.words import Answer, OperationStatus, Why
+from walkback_store.words import Answer, Evidence, OperationStatus, RunStatus, Why
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
@@ -158,6 +166,149 @@ def test_what_a_person_refused_or_policy_denied_is_not_asked_again(world: World,
         world.take(scene.run_id)
     asked = AskApproval(**scene.by, step="1", call=call("1"), digest=DIGEST, rule="big payments")
     recipes.check_refused(world, asked, PreconditionFailed, match="not asked about again")
+
+
+# --- an approval asked for again ---------------------------------------------------------------------------------
+
+
+def asked_again(world: World, evidence: Evidence | None = None) -> Held:
+    """A call that was approved and attempted, ended without an answer, and is asked about again before a retry."""
+    h = world.held()
+    ask(h, "1", expires_at=world.clock.now + 60 * SECOND)
+    world.store.do(people.Approve(actor=ANN, run_id=h.run_id, step="1", digest=DIGEST, regret=0))
+    intend(h, "1", digest=DIGEST)
+    world.store.do(EndAttempt(**h.by, step="1", answer=Answer.AMBIGUOUS))
+    if evidence is not None:
+        world.store.do(RecordVerification(**h.by, step="1", evidence=evidence))
+    world.clock.pass_(120 * SECOND)
+    ask(h, "1")
+    return h
+
+
+@pytest.mark.parametrize(("evidence", "status"), [(None, "unknown"), (Evidence.ABSENT, "failed")])
+def test_a_call_that_was_attempted_is_not_called_denied(world: World, evidence: Evidence, status: str) -> None:
+    h = asked_again(world, evidence)
+    world.store.do(people.Refuse(actor=ANN, run_id=h.run_id, step="1", n=2, reason="no more"))
+    assert h.op("1")["status"] == status
+    if status == "unknown":
+        recipes.check_refused(world, runs.FinishRun(**h.by), PreconditionFailed, match="1 unknown")
+
+
+def test_a_cancel_does_not_forget_what_may_have_happened(world: World) -> None:
+    h = asked_again(world)
+    world.store.do(runs.ParkRun(**h.by, waits_for="approval:1"))
+    world.store.do(people.RequestCancel(actor=ANN, run_id=h.run_id, reason="not needed"))
+    assert (h.run["status"], h.run["cancel_requested"]) == ("waiting", 1)
+    assert h.op("1")["status"] == "awaiting_approval"
+
+
+def test_what_is_asked_again_is_the_same_call(world: World) -> None:
+    h = world.held()
+    intend(h, "1")
+    world.store.do(EndAttempt(**h.by, step="1", answer=Answer.AMBIGUOUS))
+    other = AskApproval(**h.by, step="1", call=call("1", args={"cents": 1}), digest="e" * 64, rule="big")
+    recipes.check_refused(world, other, KeyConflict)
+
+
+def test_an_approval_that_would_expire_before_it_could_be_used_is_not_given(world: World) -> None:
+    h = world.held()
+    ask(h, "1", expires_at=world.clock.now + 5 * SECOND)
+    given = people.Approve(actor=ANN, run_id=h.run_id, step="1", digest=DIGEST, regret=10 * SECOND)
+    recipes.check_refused(world, given, PreconditionFailed, match="expire before")
+
+
+# --- compensation ------------------------------------------------------------------------------------------------
+
+
+def undoing(world: World, *steps: str) -> Held:
+    h = world.held()
+    for step in steps:
+        write(h, step)
+    world.store.do(BeginCompensation(**h.by, scope="run", steps=steps, cause="it failed"))
+    return h
+
+
+@pytest.mark.parametrize("first", ["pending", "unknown", "succeeded"])
+def test_one_operation_is_undone_by_one_compensation(world: World, first: str) -> None:
+    h = undoing(world, "1")
+    intend(h, "c1", tool="refund", compensates="1")
+    if first == "unknown":
+        world.store.do(Settle(**h.by, step="c1", outcome=OperationStatus.UNKNOWN, answer=Answer.NONE))
+    elif first == "succeeded":
+        succeed(h, "c1")
+    second = Intend(**h.by, step="c2", call=call("c2", tool="refund", compensates="1"), worker=h.worker)
+    recipes.check_refused(world, second, PreconditionFailed, match="only once")
+
+
+def test_another_compensation_may_follow_one_that_failed(world: World) -> None:
+    h = undoing(world, "1")
+    intend(h, "c1", tool="refund", compensates="1")
+    world.store.do(Settle(**h.by, step="c1", outcome=OperationStatus.FAILED, answer=Answer.REJECTED))
+    intend(h, "c2", tool="refund", compensates="1")
+    succeed(h, "c2")
+    assert (h.op("1")["status"], h.op("1")["compensated_by"]) == ("compensated", "c2")
+
+
+def test_nothing_is_undone_outside_a_compensation_and_nothing_else_is_called_in_one(world: World) -> None:
+    h = world.held()
+    write(h, "1")
+    undo = Intend(**h.by, step="c1", call=call("c1", tool="refund", compensates="1"), worker=h.worker)
+    recipes.check_refused(world, undo, PreconditionFailed, match="not compensating")
+    intend(h, "2")
+    begin = BeginCompensation(**h.by, scope="run", steps=["1"], cause="it failed")
+    recipes.check_refused(world, begin, PreconditionFailed, match="not at a boundary")
+
+
+def test_a_run_is_not_compensated_while_something_in_scope_still_stands(world: World) -> None:
+    h = undoing(world, "1", "2")
+    intend(h, "c2", tool="refund", compensates="2")
+    succeed(h, "c2")
+    for outcome in (RunStatus.COMPENSATED, RunStatus.RUNNING):
+        recipes.check_refused(
+            world, EndCompensation(**h.by, outcome=outcome), PreconditionFailed, match="1 still stands"
+        )
+    world.store.do(EndCompensation(**h.by, outcome=RunStatus.NEEDS_OPERATOR, detail="no undo", step="1"))
+    assert (h.run["why"], h.run["why_step"]) == ("compensation_failed", "1")
+
+
+def test_a_compensation_that_waits_is_not_cut_in_half_by_a_cancel(world: World) -> None:
+    h = undoing(world, "1")
+    world.store.do(runs.ParkRun(**h.by, waits_for="the next try", wake_at=world.clock.now + 60 * SECOND))
+    world.store.do(people.RequestCancel(actor=ANN, run_id=h.run_id, reason="stop"))
+    assert (h.run["status"], h.run["cancel_requested"]) == ("compensating", 1)
+
+
+def test_what_is_left_of_a_run_that_was_compensated_in_part_can_still_be_undone(world: World) -> None:
+    h = undoing(world, "1")
+    intend(h, "c1", tool="refund", compensates="1")
+    succeed(h, "c1")
+    world.store.do(EndCompensation(**h.by, outcome=RunStatus.COMPENSATED))
+    more = people.DecideCompensate(actor=ANN, run_id=h.run_id, scope="step 2", steps=["2"], reason="that too")
+    world.store.do(more)
+    assert h.run["status"] == "waiting"
+
+
+def test_a_compensation_undoes_exactly_what_was_decided(world: World) -> None:
+    h = world.held()
+    for step in ("1", "2"):
+        write(h, step)
+    finish(h)
+    decide = people.DecideCompensate(actor=ANN, run_id=h.run_id, scope="op", steps=["2"], reason="undo", regret=0)
+    decision = world.store.do(decide).seq
+    h = world.take(h.run_id)
+    forward = Intend(**h.by, step="3", call=call("3"), worker=h.worker)
+    recipes.check_refused(world, forward, PreconditionFailed, match="not carried out|not carried")
+    other = BeginCompensation(**h.by, scope="op", steps=["1"], cause="asked", decision=decision)
+    recipes.check_refused(world, other, PreconditionFailed, match="about something else")
+    world.store.do(BeginCompensation(**h.by, scope="op", steps=["2"], cause="asked", decision=decision))
+
+
+def test_a_step_is_recorded_once_also_within_one_commit(world: World) -> None:
+    h = world.held()
+    look = runs.RecordStep(**h.by, step="1", name="look")
+    done, refused = world.store.commit([look, Intend(**h.by, step="1", call=call("1"), worker=h.worker)])
+    assert isinstance(done, Committed)
+    assert isinstance(refused, PreconditionFailed)
 
 
 # --- what a transition is given ----------------------------------------------------------------------------------

@@ -144,10 +144,22 @@ def test_one_attempt_of_an_operation_runs_at_a_time(world: World) -> None:
     assert h is not None
     again = StartAttempt(**h.by, step="1", worker="w")
     recipes.check_refused(world, again, PreconditionFailed, match="attempt 1 .* has not ended")
-    world.store.do(EndAttempt(**h.by, step="1", answer=Answer.NONE, abandoned=True, error_class="T", error="late"))
-    world.store.do(StartAttempt(**h.by, step="1", worker="w"))
-    assert attempts_of(world, h) == [(1, "abandoned", "none"), (2, "running", None)]
+    world.store.do(EndAttempt(**h.by, step="1", answer=Answer.NONE, error_class="T", error="late"))
+    world.store.do(StartAttempt(**h.by, step="1", worker="w", deadline=world.clock.now + SECOND))
+    assert attempts_of(world, h) == [(1, "ended", "none"), (2, "running", None)]
     assert operation_of(world, h)["key"] == "key-1"
+    give_up = EndAttempt(**h.by, step="1", answer=Answer.NONE, abandoned=True)
+    recipes.check_refused(world, give_up, PreconditionFailed, match="may still be under way")
+    world.clock.pass_(2 * SECOND)
+    world.store.do(give_up)
+    assert attempts_of(world, h)[1] == (2, "abandoned", "none")
+
+
+def test_an_attempt_without_a_deadline_is_abandoned_only_when_its_worker_is_gone(world: World) -> None:
+    scene = recipes.pending(world)
+    give_up = EndAttempt(**scene.by, step="1", answer=Answer.NONE, abandoned=True)
+    world.clock.pass_(1000 * SECOND)
+    recipes.check_refused(world, give_up, PreconditionFailed, match="may still be under way")
 
 
 def test_an_answer_is_kept_verbatim(world: World) -> None:

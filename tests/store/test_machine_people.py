@@ -384,14 +384,24 @@ def test_a_retry_is_carried_out_and_the_operation_is_pending_again_with_the_same
 
 
 def test_a_retry_needs_a_decision_of_that_kind_that_still_waits(world: World) -> None:
-    scene = recipes.resumable(world, recipes.running(world), "running")
-    h = scene.h
-    assert h is not None
+    h = world.held()
+    lose_track(h, "1")
     lose_track(h, "2")
-    wrong = CarryOutRetry(**h.by, step="2", decision=scene.decision)
-    recipes.check_refused(world, wrong, NotFound, match="no retry decision")
-    world.store.do(people.CarryOutResume(**h.by, decision=scene.decision))
-    twice = people.CarryOutResume(**h.by, decision=scene.decision)
+    world.store.do(runs.NeedOperator(**h.by, why=Why.UNKNOWN, detail="?", step="1"))
+    retry = people.DecideRetry(actor=ANN, run_id=h.run_id, step="1", reason="again", regret=0)
+    decision = world.store.do(retry).seq
+    h = world.take(h.run_id)
+    other_kind = people.CarryOutResume(**h.by, decision=decision)
+    recipes.check_refused(world, other_kind, NotFound, match="no resume decision")
+    other_step = CarryOutRetry(**h.by, step="2", decision=decision)
+    recipes.check_refused(world, other_step, PreconditionFailed, match="about something else")
+    world.store.do(CarryOutRetry(**h.by, step="1", decision=decision))
+
+
+def test_a_resume_is_carried_out_once(world: World) -> None:
+    scene = recipes.resumable(world, recipes.running(world), "running")
+    world.store.do(people.CarryOutResume(**scene.by, decision=scene.decision))
+    twice = people.CarryOutResume(**scene.by, decision=scene.decision)
     recipes.check_refused(world, twice, PreconditionFailed, match="carried_out, not waiting")
 
 

@@ -25,7 +25,7 @@ from tests.store.recipes import run_statuses
 from tests.support.postgres import Postgres
 from walkback_store import open_store, schema
 from walkback_store.engine import Committed
-from walkback_store.errors import Frozen, PreconditionFailed, Refused, StoreError
+from walkback_store.errors import Frozen, PreconditionFailed, Refused, StaleFence, StoreError
 from walkback_store.fsck import fsck
 from walkback_store.log import Row
 from walkback_store.machine import TRANSITIONS, operations, people, runs, store_wide
@@ -318,9 +318,11 @@ class Machine(RuleBasedStateMachine):
         t, first = random.choice(self.done[-20:])
         before = self.look(t.log) if t.log is not None else self.look_at_store()
         (again,) = self.arena.stores[which].commit([t])
+        assert before == (self.look(t.log) if t.log is not None else self.look_at_store())
+        if isinstance(t, runs.ClaimRun) and isinstance(again, StaleFence):
+            return  # it was applied, and somebody has taken the run over since
         assert isinstance(again, Committed), f"{type(t).__name__}: {again!r}"
         assert again.repeated
-        assert before == (self.look(t.log) if t.log is not None else self.look_at_store())
         if not isinstance(t, runs.StartRun | runs.SendSignal | runs.TakeSnapshot):  # which find nothing to do any more
             assert again.seq <= first.seq
 

@@ -124,11 +124,16 @@ class Backend(ABC):
         self._pid = os.getpid()
         self._closed = False
 
+    @property
+    def forked(self) -> bool:
+        """Whether this is a child of the process that opened it. A word on its connections would reach the parent's."""
+        return os.getpid() != self._pid
+
     def check_usable(self) -> None:
         """Asked before anything is read or written: a closed store stays closed, and a forked one is the parent's."""
         if self._closed:
             raise StoreClosed("this store was closed. Nothing was read or written; open it again.")
-        if os.getpid() != self._pid:
+        if self.forked:
             raise WrongProcess(
                 f"this store was opened by process {self._pid}, and this is process {os.getpid()}: its connections "
                 "cannot be shared. Nothing was read or written; open it again in this process."
@@ -183,7 +188,7 @@ class Backend(ABC):
     def close(self) -> None:
         """For good; a second time does nothing. In a forked process the connections are left to the parent."""
         self._closed = True
-        if os.getpid() == self._pid:
+        if not self.forked:
             self._disconnect()
 
     @abstractmethod

@@ -28,7 +28,8 @@ NOTIFY_EVERY = 0.05
 
 STORE_TABLE = "SELECT coalesce(to_regclass('store')::oid, 0)"
 HOME = (
-    "SELECT s.system_identifier || ':' || d.oid || ':' || c.timeline_id || ':' || coalesce(to_regclass('store')::oid, 0) "
+    "SELECT s.system_identifier || ':' || d.oid || ':' || c.timeline_id || ':' "
+    "|| coalesce(to_regclass('store')::oid, 0) "
     "FROM pg_control_system() s, pg_control_checkpoint() c, pg_database d WHERE d.datname = current_database()"
 )
 
@@ -180,7 +181,7 @@ class PostgresBackend(Backend):
         return Unreachable(f"{self.where} did not carry this out: {error}. Nothing was written; try again.")
 
     def rollback(self) -> None:
-        if self._writer is None:
+        if self._writer is None or self.forked:
             return
         try:
             self._writer.execute("ROLLBACK")

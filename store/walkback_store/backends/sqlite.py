@@ -192,7 +192,7 @@ class SQLiteBackend(Backend):
             raise self.translate(error) or error from error
 
     def rollback(self) -> None:
-        if self._writer is not None and self._writer.in_transaction:
+        if self._writer is not None and not self.forked and self._writer.in_transaction:
             try:
                 self._writer.execute("ROLLBACK")
             except sqlite3.Error:

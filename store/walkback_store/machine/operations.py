@@ -10,9 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import orjson
+
 from walkback_store.errors import Frozen, KeyConflict, NotFound, PreconditionFailed, StopRequested
 from walkback_store.log import Draft, Row
-from walkback_store.machine.base import ANYONE, LEAVES_WORKER, NONE, UNCHANGED, WORKER, Load, OnRun, View
+from walkback_store.machine.base import ANYONE, LEAVES_WORKER, NONE, STORE, UNCHANGED, WORKER, Load, OnRun, View
 from walkback_store.machine.runs import (
     NO_WHY,
     approval_key,
@@ -25,6 +27,7 @@ from walkback_store.machine.runs import (
     started_step,
     stop_requested,
 )
+from walkback_store.values import encode
 from walkback_store.words import (
     LIVE,
     Answer,
@@ -37,6 +40,7 @@ from walkback_store.words import (
     OperationStatus,
     RunStatus,
     Why,
+    WorkerStatus,
 )
 
 O = OperationStatus  # noqa: E741
@@ -145,6 +149,25 @@ class Call:
         return data
 
 
+def check_same_call(t: AskApproval | Intend, operation: Row, args_hash: str) -> None:
+    if (args_hash, operation["tool"]) != (t.call.args_hash, t.call.tool):
+        raise KeyConflict(
+            f"step {t.step} of run {t.run_id!r} is recorded as {operation['tool']} with arguments {args_hash[:12]}, "
+            f"not {t.call.tool} with {t.call.args_hash[:12]}. Nothing was called."
+        )
+
+
+def check_direction(run_id: str, run: Row, effect: str, compensates: str | None) -> None:
+    """A run either goes forward or is undone; a read changes nothing, and may be made either way."""
+    undoing = run["status"] == R.COMPENSATING
+    if undoing and effect == Effect.WRITE and compensates is None:
+        raise PreconditionFailed(f"run {run_id!r} is compensating; only compensations are called now.")
+    if not undoing and compensates is not None:
+        raise PreconditionFailed(
+            f"run {run_id!r} is not compensating: begin a compensation, which says of what, first."
+        )
+
+
 @dataclass(kw_only=True, slots=True)
 class AskApproval(OnOperation):
     """A person must agree before the call is made; bound to a digest of exactly what they will be shown."""
@@ -153,7 +176,10 @@ class AskApproval(OnOperation):
     targets: ClassVar = (O.AWAITING_APPROVAL,)
     also: ClassVar = {"approval": ((NONE, ApprovalStatus.ASKED),)}
     kind: ClassVar = Kind.APPROVAL_ASKED
-    needs: ClassVar = "no attempt is running; an earlier approval has expired (one that was refused is not asked again)"
+    needs: ClassVar = (
+        "no attempt is running; it is the same call; an earlier approval has expired (one that was refused is not "
+        "asked again)"
+    )
 
     call: Call
     digest: str
@@ -183,10 +209,12 @@ class AskApproval(OnOperation):
 
     def decide(self, view: View) -> list[Draft]:
         run = self._live_run(view)
+        check_carried_out(self, run)
         operation = view.row("operations", self.run_id, self.step)
         approval = latest_approval(view, self.run_id, self.step)
         if operation is not None:
             self._operation(view)
+            check_same_call(self, operation, operation["args_hash"])
             check_no_attempt_runs(self.run_id, operation)
             self._check_may_ask_again(view, operation, approval)
         n = 1 if approval is None else approval["n"] + 1
@@ -263,8 +291,9 @@ class Intend(OnOperation):
     kind: ClassVar = Kind.INTENT
     needs: ClassVar = (
         "nobody asked the run to pause or cancel; nothing that applies is frozen; an approval that was asked for is "
-        "given for this digest, not expired, and its waiting time is over; the same key was not used with other "
-        "arguments; a compensating run calls only compensations, each of an operation that has succeeded"
+        "given for this digest, not expired, and its waiting time is over; the step was not recorded as another call; "
+        "a run that is compensating, and no other, calls compensations, each of an operation that has succeeded and "
+        "that no other undoes"
     )
 
     call: Call
@@ -289,18 +318,18 @@ class Intend(OnOperation):
         operation = view.row("operations", self.run_id, self.step)
         sets: dict[str, Any] = {}
         if operation is not None:
-            self._check_same_arguments(view, operation)
+            approval = latest_approval(view, self.run_id, self.step)
+            check_same_call(self, operation, (approval and approval["edited_hash"]) or operation["args_hash"])
             self._operation(view)
             sets |= self._consumed(view)
+        check_carried_out(self, run)
         if stop_requested(run):
             raise StopRequested(
                 f"run {self.run_id!r} was asked to {'pause' if run['pause_requested'] else 'cancel'}. {call.tool!r} "
                 "was not called; stop the run at this boundary."
             )
-        if run["status"] == R.COMPENSATING and call.effect == Effect.WRITE and call.compensates is None:
-            raise PreconditionFailed(f"run {self.run_id!r} is compensating; only compensations are called now.")
-        if call.compensates is not None:
-            self._check_undoable(view, call.compensates)
+        check_direction(self.run_id, run, call.effect, call.compensates)
+        undone = None if call.compensates is None else self._undoable(view, call.compensates)
         check_freezes(view, call.tool, run["agent"])
         data, of_run, of_steps = self._boundary(view, run)
         seq = run["head_seq"] + 1
@@ -315,25 +344,26 @@ class Intend(OnOperation):
         if of_steps:
             sets["steps"] = of_steps
         sets["operations"] = {self.step: row}
+        if undone is not None and undone["compensated_by"] != self.step:
+            sets["operations"][undone["step"]] = {"compensated_by": self.step}
         sets["attempts"] = {f"{self.step}/{n}": attempt_started(view, self.worker, self.deadline)}
         return [Draft(Kind.INTENT, {**data, **call.facts()}, sets, self.step)]
 
-    def _check_undoable(self, view: View, step: str) -> None:
+    def _undoable(self, view: View, step: str) -> Row:
         undone = view.row("operations", self.run_id, step)
-        if undone is None or undone["status"] != O.SUCCEEDED:
-            found = undone["status"] if undone is not None else "not there"
+        found = undone["status"] if undone is not None else "not there"
+        by = undone["compensated_by"] if undone is not None else None
+        if (
+            found == O.SUCCEEDED and by is not None and by != self.step
+        ):  # one that failed or was denied leaves it to another
+            earlier = view.row("operations", self.run_id, by)
+            if earlier is not None and earlier["status"] not in {O.FAILED, O.DENIED}:
+                found = f"being undone by step {by}, which is {earlier['status']}"
+        if undone is None or found != O.SUCCEEDED:
             raise PreconditionFailed(
                 f"{self.run_id}#{step} is {found}: only what succeeded is undone, and only once. Nothing was called."
             )
-
-    def _check_same_arguments(self, view: View, operation: Row) -> None:
-        approval = latest_approval(view, self.run_id, self.step)
-        effective = operation["args_hash"] if approval is None else approval["edited_hash"] or operation["args_hash"]
-        if (effective, operation["tool"]) != (self.call.args_hash, self.call.tool):
-            raise KeyConflict(
-                f"step {self.step} of run {self.run_id!r} is recorded as {operation['tool']} with arguments "
-                f"{effective[:12]}, not {self.call.tool} with {self.call.args_hash[:12]}. Nothing was called."
-            )
+        return undone
 
     def _consumed(self, view: View) -> dict[str, Any]:
         approval = latest_approval(view, self.run_id, self.step)
@@ -387,7 +417,10 @@ class StartAttempt(OnOperation):
     targets: ClassVar = (O.PENDING,)
     dispatches: ClassVar = True
     kind: ClassVar = Kind.ATTEMPT
-    needs: ClassVar = "no attempt is running; nothing that applies is frozen; its approval, if any, has not expired"
+    needs: ClassVar = (
+        "no attempt is running; nothing that applies is frozen; its approval, if any, has not expired; the run still "
+        "goes its way, forward or undoing"
+    )
 
     worker: str
     deadline: int | None = None
@@ -396,6 +429,8 @@ class StartAttempt(OnOperation):
         run = self._live_run(view)
         operation = self._operation(view)
         check_no_attempt_runs(self.run_id, operation)
+        check_carried_out(self, run)
+        check_direction(self.run_id, run, operation["effect"], operation["compensates"])
         check_freezes(view, operation["tool"], run["agent"])
         approval = latest_approval(view, self.run_id, self.step)
         if approval is not None and approval["expires_at"] is not None and approval["expires_at"] <= view.now:
@@ -415,7 +450,7 @@ class EndAttempt(OnOperation):
     sources: ClassVar = (O.PENDING,)
     targets: ClassVar = (O.PENDING,)
     kind: ClassVar = Kind.TOOL_RESULT
-    needs: ClassVar = "the attempt is running"
+    needs: ClassVar = "the attempt is running; to abandon it, its worker is gone or its deadline has passed"
 
     answer: Answer
     output: object = None
@@ -428,8 +463,21 @@ class EndAttempt(OnOperation):
         self._live_run(view)
         operation = self._operation(view)
         check_attempt_runs(self.run_id, operation)
+        if self.abandoned:
+            self._check_over(view, operation["attempts"])
         status = "abandoned" if self.abandoned else "ended"
         return [attempt_ended(self, view, operation["attempts"], status)]
+
+    def _check_over(self, view: View, n: int) -> None:
+        """It can do nothing any more: who made it is gone, or its time is up."""
+        attempt = view.row("attempts", self.run_id, f"{self.step}/{n}") or {}
+        worker = view.row("workers", STORE, attempt["worker"])
+        gone = worker is None or worker["status"] != WorkerStatus.ALIVE
+        if not gone and (attempt["deadline"] is None or attempt["deadline"] > view.now):
+            raise PreconditionFailed(
+                f"attempt {n} of {self.run_id}#{self.step} may still be under way: {attempt['worker']} is alive, and "
+                "its deadline has not passed. Wait for one of the two."
+            )
 
 
 def attempt_ended(t: EndAttempt | Settle, view: View, n: int, status: str = "ended") -> Draft:
@@ -594,17 +642,21 @@ class CarryOutRetry(OnOperation):
         run = self._live_run(view)
         operation = self._operation(view)
         sets = {
-            "decisions": carried_out(self, view, self.decision, "retry"),
+            "decisions": carried_out(self, view, self.decision, "retry", self.step),
             "operations": {self.step: {"status": O.PENDING, "ended_at": None}},
             "runs": {"": counts(run, operation["status"], O.PENDING) | NO_WHY | {"decision": None}},
         }
         return [Draft(Kind.RECOVERY, {"decision": self.decision, "verdict": "retry"}, sets, self.step)]
 
 
-def carried_out(t: OnRun, view: View, seq: int, action: str) -> dict[str, Any]:
+def carried_out(
+    t: OnRun, view: View, seq: int, action: str, step: str | None = None, what: str | None = None
+) -> dict[str, Any]:
     decision = view.row("decisions", t.run_id, str(seq))
     if decision is None or decision["action"] != action:
         raise NotFound(f"run {t.run_id!r} has no {action} decision {seq}.")
+    if (decision["step"], decision["what"]) != (step, what):
+        raise PreconditionFailed(f"decision {seq} of run {t.run_id!r} is about something else. Nothing was changed.")
     if decision["status"] != DecisionStatus.WAITING:
         raise PreconditionFailed(f"decision {seq} of run {t.run_id!r} is {decision['status']}, not waiting.")
     if decision["not_before"] > view.now:
@@ -624,7 +676,8 @@ class BeginCompensation(OnRun):
     also: ClassVar = {"decision": ((DecisionStatus.WAITING, DecisionStatus.CARRIED_OUT),)}
     kind: ClassVar = Kind.COMPENSATION
     needs: ClassVar = (
-        "every operation in scope has succeeded or failed for certain; an operator's decision, if any, is due"
+        "nothing in the run is pending or awaits approval, and nothing in scope is unknown; an operator's decision, if "
+        "any, is due and is about exactly this"
     )
 
     scope: str
@@ -648,12 +701,24 @@ class BeginCompensation(OnRun):
                     f"{self.run_id}#{step} is {operation['status']}: what may still happen cannot be undone. Settle it "
                     "first; nothing was changed."
                 )
-        sets: dict[str, Any] = {"runs": {"": {"status": R.COMPENSATING}}}
+        if run["pending_operations"] or run["awaiting_operations"]:
+            raise PreconditionFailed(
+                f"run {self.run_id!r} has operations that are pending or await approval, so it is not at a boundary. "
+                "Settle them first; nothing was changed."
+            )
+        undoing = encode(list(self.steps)).decode()
+        sets: dict[str, Any] = {"runs": {"": {"status": R.COMPENSATING, "undoing": undoing}}}
         if self.decision is not None:
-            sets["decisions"] = carried_out(self, view, self.decision, "compensate")
+            what = to_compensate(self.scope, self.steps)
+            sets["decisions"] = carried_out(self, view, self.decision, "compensate", what=what)
             sets["runs"][""] |= NO_WHY | {"finished_at": None, "decision": None}
         data = {"scope": self.scope, "steps": list(self.steps), "cause": self.cause}
         return [Draft(Kind.COMPENSATION, data, sets)]
+
+
+def to_compensate(scope: str, steps: Sequence[str]) -> str:
+    """What a decision to compensate is about, to be compared with what is done."""
+    return encode([scope, list(steps)]).decode()
 
 
 @dataclass(kw_only=True, slots=True)
@@ -692,13 +757,25 @@ class EndCompensation(OnRun):
         else:
             check_carried_out(self, run)
             check_settled(self, run)
-            of_run |= NO_WHY
+            self._check_undone(view, run)
+            of_run |= NO_WHY | {"undoing": None}
             if self.outcome == R.COMPENSATED:
                 of_run |= ended(run, R.COMPENSATED, view.now)
         sets: dict[str, Any] = {"runs": {"": of_run}, **given_up}
         if of_steps:
             sets["steps"] = of_steps
         return [Draft(Kind.COMPENSATION, {**data, "ended": self.outcome, "detail": self.detail}, sets, self.step)]
+
+    def _check_undone(self, view: View, run: Row) -> None:
+        left = [
+            step
+            for step in orjson.loads(run["undoing"] or "[]")
+            if (view.row("operations", self.run_id, step) or {}).get("status") == O.SUCCEEDED
+        ]
+        if left:
+            raise PreconditionFailed(
+                f"run {self.run_id!r} is not compensated: {', '.join(left)} still stands. Undo it, or ask a person."
+            )
 
 
 __all__ = [

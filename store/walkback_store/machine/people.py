@@ -9,15 +9,17 @@ from typing import Any, ClassVar
 from walkback_store.errors import NotFound, PreconditionFailed
 from walkback_store.log import Draft, Row
 from walkback_store.machine.base import NONE, OPERATOR, SYSTEM, UNCHANGED, Load, OnRun, View, require_reason
-from walkback_store.machine.operations import OnOperation, carried_out, counts
+from walkback_store.machine.operations import OnOperation, carried_out, counts, to_compensate
 from walkback_store.machine.runs import (
     DECISION,
     NO_WAIT,
     NO_WHY,
     approval_key,
     check_settled,
+    in_doubt,
     lapsed,
     latest_approval,
+    never_called,
     stopped,
     waits_for_decision,
     woken,
@@ -58,6 +60,8 @@ def decided(run: Row, view: View, regret: int) -> dict[str, Any]:
     }
 
 
+NEVER_CALLED = tuple((O.AWAITING_APPROVAL, status) for status in (O.DENIED, O.FAILED, O.UNKNOWN))
+"""Denied; or, when an earlier attempt was made, failed if it is known to have come to nothing, and unknown if not."""
 WAKES = {"run": ((R.WAITING, R.RUNNING), (R.WAITING, R.COMPENSATING))}
 
 
@@ -89,7 +93,7 @@ class OnApproval(OnRun):
         return run, operation, approval
 
     def _ended(self, run: Row, operation: Row) -> dict[str, Any]:
-        row = counts(run, operation["status"], O.DENIED)
+        row = counts(run, operation["status"], never_called(operation))
         return row | woken(run) if run["status"] == R.WAITING and not waits_for_decision(run) else row
 
 
@@ -117,6 +121,10 @@ class Approve(OnApproval):
         if approval["expires_at"] is not None and approval["expires_at"] <= view.now:
             raise PreconditionFailed("this approval has expired. Nothing was approved; it will be asked again.")
         due = view.now + self.regret
+        if approval["expires_at"] is not None and due >= approval["expires_at"]:
+            raise PreconditionFailed(
+                "it would expire before it could be carried out. Nothing was approved; regret less."
+            )
         row: dict[str, Any] = {
             "status": A.GIVEN,
             "decided_by": self.actor,
@@ -144,11 +152,11 @@ class Approve(OnApproval):
 
 @dataclass(kw_only=True, slots=True)
 class Refuse(OnApproval):
-    """A person says no. Nothing was called; the agent gets the reason."""
+    """A person says no: it is not called, or not called again. The agent gets the reason."""
 
     sources: ClassVar = (A.ASKED,)
     targets: ClassVar = (A.REFUSED,)
-    also: ClassVar = {**WAKES, "operation": ((O.AWAITING_APPROVAL, O.DENIED),)}
+    also: ClassVar = {**WAKES, "operation": NEVER_CALLED}
     kind: ClassVar = Kind.APPROVAL_REFUSED
     needs: ClassVar = "a reason"
 
@@ -160,7 +168,7 @@ class Refuse(OnApproval):
         row = {"status": A.REFUSED, "decided_by": self.actor, "decided_at": view.now, "reason": self.reason}
         sets: dict[str, Any] = {
             "approvals": {approval_key(self.step, self.n): row},
-            "operations": {self.step: {"status": O.DENIED, "ended_at": view.now, "error": self.reason}},
+            "operations": {self.step: {"status": never_called(operation), "ended_at": view.now, "error": self.reason}},
             "steps": {self.step: {"status": "failed", "ended_at": view.now}},
             "runs": {"": self._ended(run, operation)},
         }
@@ -169,13 +177,13 @@ class Refuse(OnApproval):
 
 @dataclass(kw_only=True, slots=True)
 class ExpireApproval(OnApproval):
-    """Nobody decided in time. Nothing was called; the agent is told, and may ask again."""
+    """Nobody decided in time: it is not called, or not called again. The agent is told, and may ask again."""
 
     sources: ClassVar = (A.ASKED, A.GIVEN)
     targets: ClassVar = (A.EXPIRED,)
     also: ClassVar = {
         **WAKES,
-        "operation": ((O.AWAITING_APPROVAL, O.DENIED),),
+        "operation": NEVER_CALLED,
         "decision": ((D.WAITING, D.EXPIRED),),
     }
     kind: ClassVar = Kind.APPROVAL_EXPIRED
@@ -188,7 +196,9 @@ class ExpireApproval(OnApproval):
             raise PreconditionFailed(f"approval {self.run_id}#{self.step}/{self.n} has not expired yet.")
         sets: dict[str, Any] = {
             "approvals": {approval_key(self.step, self.n): {"status": A.EXPIRED}},
-            "operations": {self.step: {"status": O.DENIED, "ended_at": view.now, "error": "the approval expired"}},
+            "operations": {
+                self.step: {"status": never_called(operation), "ended_at": view.now, "error": "the approval expired"}
+            },
             "steps": {self.step: {"status": "failed", "ended_at": view.now}},
             "runs": {"": self._ended(run, operation)},
         }
@@ -357,7 +367,7 @@ class OperatorOnRun(OnRun):
 class DecideCompensate(OperatorOnRun):
     """Undo an operation, a transaction, everything after a step, or the run. Waits; a worker carries it out."""
 
-    sources: ClassVar = (R.NEEDS_OPERATOR, R.PAUSED, R.SUCCEEDED, R.FAILED, R.CANCELLED)
+    sources: ClassVar = (R.NEEDS_OPERATOR, R.PAUSED, R.SUCCEEDED, R.FAILED, R.CANCELLED, R.COMPENSATED)
     targets: ClassVar = (R.WAITING,)
     also: ClassVar = {"decision": ((NONE, D.WAITING),)}
     needs: ClassVar = "a reason; every operation of the run is settled"
@@ -370,9 +380,12 @@ class DecideCompensate(OperatorOnRun):
         require_reason(self.reason)
         run = self._check_run(view)
         check_settled(self, run)
+        what = to_compensate(self.scope, self.steps)
         seq = run["head_seq"] + 1
         sets = {
-            "decisions": {str(seq): waiting_decision(self, view, "compensate", self.regret, None, None)},
+            "decisions": {
+                str(seq): waiting_decision(self, view, "compensate", self.regret, None, None) | {"what": what}
+            },
             "runs": {"": decided(run, view, self.regret)},
         }
         data = {"action": "compensate", "reason": self.reason, "scope": self.scope, "steps": list(self.steps)}
@@ -388,7 +401,8 @@ class TakeBack(OperatorOnRun):
     targets: ClassVar = (D.TAKEN_BACK,)
     also: ClassVar = {
         "run": tuple(
-            (R.WAITING, status) for status in (R.NEEDS_OPERATOR, R.PAUSED, R.SUCCEEDED, R.FAILED, R.CANCELLED)
+            (R.WAITING, status)
+            for status in (R.NEEDS_OPERATOR, R.PAUSED, R.SUCCEEDED, R.FAILED, R.CANCELLED, R.COMPENSATED)
         ),
         "approval": ((A.GIVEN, A.ASKED),),
     }
@@ -443,7 +457,7 @@ class RequestCancel(OperatorOnRun):
         *WAKES["run"],
     )
     also: ClassVar = {
-        "operation": ((O.AWAITING_APPROVAL, O.DENIED),),
+        "operation": NEVER_CALLED[:2],
         "approval": ((A.ASKED, A.EXPIRED), (A.GIVEN, A.EXPIRED)),
         "decision": ((D.WAITING, D.EXPIRED),),
     }
@@ -481,9 +495,13 @@ def _requested(t: OperatorOnRun, view: View, run: Row, what: str) -> Draft:
     if run["worker"] is None:
         under_way = run["pending_operations"] or run["decision"] is not None
         if what == "cancel":
-            under_way = under_way or run["unknown_operations"] or run["status"] == R.COMPENSATING
+            undoing = run["status"] == R.COMPENSATING or (
+                run["status"] in {R.WAITING, R.PAUSED} and run["resume_to"] == R.COMPENSATING
+            )
+            under_way = under_way or run["unknown_operations"] or undoing
         if not under_way:
-            sets = stopped(t, view, run | row)
+            if what == "pause" or not run["awaiting_operations"] or not in_doubt(view, t.run_id):
+                sets = stopped(t, view, run | row)
         elif run["status"] == R.WAITING:  # a worker has to bring what is pending to an end
             row |= woken(run)
     return Draft(Kind.OPERATOR_ACTION, {"action": what, "reason": t.reason}, sets)

@@ -29,6 +29,7 @@ from walkback_store.words import (
     ApprovalStatus,
     DecisionStatus,
     Durability,
+    Evidence,
     Kind,
     OperationStatus,
     RunStatus,
@@ -257,6 +258,7 @@ class RecordStep(OnRun):
 
     def decide(self, view: View) -> list[Draft]:
         run = self._check_run(view)
+        check_carried_out(self, run)
         if view.row("steps", self.run_id, self.step) is not None:
             raise PreconditionFailed(f"step {self.step} of run {self.run_id!r} is recorded already.")
         data, of_run, of_steps = self._boundary(view, run)
@@ -438,7 +440,10 @@ class StopAtBoundary(OnRun):
     targets: ClassVar = (R.CANCELLED, R.PAUSED)
     moves: ClassVar = ((R.RUNNING, R.CANCELLED), (R.RUNNING, R.PAUSED), (R.COMPENSATING, R.PAUSED))
     also: ClassVar = {
-        "operation": ((OperationStatus.AWAITING_APPROVAL, OperationStatus.DENIED),),
+        "operation": (
+            (OperationStatus.AWAITING_APPROVAL, OperationStatus.DENIED),
+            (OperationStatus.AWAITING_APPROVAL, OperationStatus.FAILED),
+        ),
         "approval": (
             (ApprovalStatus.ASKED, ApprovalStatus.EXPIRED),
             (ApprovalStatus.GIVEN, ApprovalStatus.EXPIRED),
@@ -496,7 +501,14 @@ def _withdrawn(transition: OnRun, view: View) -> dict[str, Any]:
     sets: dict[str, Any] = {"operations": {}, "steps": {}, "approvals": {}, "decisions": {}}
     why = "withdrawn: the run was cancelled"
     for step in view.awaiting(transition.run_id):
-        sets["operations"][step] = {"status": OperationStatus.DENIED, "ended_at": view.now, "error": why}
+        operation = view.row("operations", transition.run_id, step) or {}
+        status = never_called(operation)
+        if status == OperationStatus.UNKNOWN:
+            raise PreconditionFailed(
+                f"{transition.run_id}#{step} was attempted before it was asked about again, and may have happened. "
+                "Refuse it, and settle what becomes unknown; then the run can be cancelled."
+            )
+        sets["operations"][step] = {"status": status, "ended_at": view.now, "error": why}
         sets["steps"][step] = {"status": "failed", "ended_at": view.now}
         approval = latest_approval(view, transition.run_id, step)
         if approval is not None and approval["status"] in {ApprovalStatus.ASKED, ApprovalStatus.GIVEN}:
@@ -504,6 +516,19 @@ def _withdrawn(transition: OnRun, view: View) -> dict[str, Any]:
             sets["approvals"][key] = {"status": ApprovalStatus.EXPIRED, "reason": why}
             sets["decisions"] |= lapsed(transition, view, approval)
     return {table: rows for table, rows in sets.items() if rows}
+
+
+def never_called(operation: Row) -> OperationStatus:
+    """What becomes of a call that is not approved: denied, unless an earlier attempt of it was made."""
+    if not operation["attempts"]:
+        return OperationStatus.DENIED
+    return OperationStatus.FAILED if operation["evidence"] == Evidence.ABSENT else OperationStatus.UNKNOWN
+
+
+def in_doubt(view: View, run_id: str) -> bool:
+    """Whether something that awaits approval was attempted before, and may have happened."""
+    rows = [view.row("operations", run_id, step) for step in view.awaiting(run_id)]
+    return any(row is not None and never_called(row) == OperationStatus.UNKNOWN for row in rows)
 
 
 def approval_key(step: str, n: int) -> str:

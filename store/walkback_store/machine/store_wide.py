@@ -144,7 +144,7 @@ class StopWorker(OnWorker):
 
 @dataclass(kw_only=True, slots=True)
 class LoseWorker(OnWorker):
-    """Its lease ran out or its process is dead. Its runs can be claimed; its fences are worth nothing any more."""
+    """Its lease ran out or its process is dead. Its runs can be claimed, and with that its fences end."""
 
     sources: ClassVar = (WorkerStatus.ALIVE,)
     targets: ClassVar = (WorkerStatus.LOST,)
