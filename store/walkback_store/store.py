@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 
 from sqlalchemy import select, text
@@ -65,7 +65,7 @@ class Store(Queries):
             raise result
         return result
 
-    def commit(self, transitions: Sequence[Transition]) -> list[Committed | StoreError]:
+    def commit(self, transitions: Iterable[Transition]) -> list[Committed | StoreError]:
         """Commit many in one transaction; each is applied or refused by itself."""
         return self.engine.commit(transitions)
 
