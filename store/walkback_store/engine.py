@@ -72,13 +72,14 @@ def _refusal(transition: Transition, error: Exception) -> StoreError:
 
 
 class _Waiting:
-    __slots__ = ("done", "error", "results", "transitions")
+    __slots__ = ("done", "error", "results", "signal", "transitions")
 
     def __init__(self, transitions: list[Transition]) -> None:
         self.transitions = transitions
         self.results: list[Committed | StoreError] = []
         self.error: Exception | None = None
         self.done = False
+        self.signal: threading.Event | None = None
 
 
 class Engine:
@@ -92,6 +93,7 @@ class Engine:
         self._writing = threading.RLock()
         self._gate = threading.Lock()
         self._queue: list[_Waiting] = []
+        self._leader: _Waiting | None = None
         self._connection = 0
         self.strict_commits = 0
         self.relaxed_commits = 0
@@ -100,18 +102,21 @@ class Engine:
 
     def commit(self, transitions: Iterable[Transition]) -> list[Committed | StoreError]:
         """Submit; returns when all of them are committed or refused, in the order given."""
+        self.backend.check_usable()  # before any lock: in a forked process one may be held for ever
         mine = _Waiting(list(transitions))
         try:
             with self._gate:
                 self._queue.append(mine)
-            with self._writing:  # whoever gets here first serves all who queued up meanwhile
-                if not mine.done:
-                    self._serve_queue()
-        except BaseException:
-            with self._gate:  # nobody waits for it any more; if it is being served, what becomes of it is in the log
-                if mine in self._queue:
-                    self._queue.remove(mine)
-            raise
+                if self._leader is None:
+                    self._leader = mine
+                else:
+                    mine.signal = threading.Event()
+            if mine.signal is not None:
+                mine.signal.wait()  # until it is served, or has to lead
+            if not mine.done:
+                self._serve_queue()
+        finally:  # also when interrupted: somebody else leads from here on
+            self._resign(mine)
         if mine.error is not None:
             raise mine.error
         return mine.results
@@ -121,10 +126,21 @@ class Engine:
             batch, self._queue = self._queue, []
         try:
             self._serve(batch)
-        except BaseException:  # such as Ctrl-C: the others submit again themselves, which their ids make safe
+        finally:  # whoever is not served submits again, under another leader, which its ids make safe
             with self._gate:
                 self._queue[:0] = [waiting for waiting in batch if not waiting.done]
-            raise
+            for waiting in batch:
+                if waiting.done and waiting.signal is not None:
+                    waiting.signal.set()
+
+    def _resign(self, mine: _Waiting) -> None:
+        with self._gate:
+            if mine in self._queue:
+                self._queue.remove(mine)
+            if self._leader is mine:
+                self._leader = heir = self._queue[0] if self._queue else None
+                if heir is not None and heir.signal is not None:
+                    heir.signal.set()
 
     def _serve(self, batch: Sequence[_Waiting]) -> None:
         try:
@@ -147,6 +163,7 @@ class Engine:
 
     def plan_and_commit(self, plan: Plan) -> list[Committed | StoreError]:
         """Transitions chosen inside the transaction that applies them, such as claims."""
+        self.backend.check_usable()
         planned: list[Transition] = []
 
         def once(work: Work) -> Sequence[Transition]:
@@ -172,6 +189,7 @@ class Engine:
 
     def again(self, attempt: Callable[[], T], transitions: Sequence[Transition] = (), unknown: bool = False) -> T:
         """Do something that may be done twice; once more whenever the connection is lost, until the wait is over."""
+        self.backend.check_usable()
         deadline = time.monotonic() + self._wait
         with self._writing:
             while True:
@@ -345,6 +363,9 @@ class Engine:
             self.backend.rollback()
 
     def close(self) -> None:
+        if self.backend.forked:  # the lock may be held by a thread that only the parent has
+            self.backend.close()
+            return
         with self._writing:
             self.backend.close()
 

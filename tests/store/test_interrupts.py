@@ -77,16 +77,65 @@ def test_ctrl_c_while_waiting_for_the_write_lock_leaves_a_store_that_works(tmp_p
         assert store.events("r1")[-1].data["reason"] == "after"
 
 
+WAITING_BEHIND_ANOTHER = """
+import os, signal, sys, threading
+from tests.store.test_interrupts import note
+from walkback_store import open_store
+
+signal.alarm(60)  # rather die than hang
+with open_store(sys.argv[1]) as store:
+    taken, go = threading.Event(), threading.Event()
+
+    def hold():
+        with store.engine._writing:
+            taken.set()
+            go.wait()
+
+    def interrupt():
+        while not store.engine._queue:
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    taken.wait()
+    leader = threading.Thread(target=lambda: store.do(note(words="leader")))
+    leader.start()
+    while store.engine._leader is None or store.engine._queue:
+        pass
+    threading.Thread(target=interrupt).start()
+    try:
+        store.do(note(words="mine"))
+    except KeyboardInterrupt:
+        go.set()
+        holder.join()
+        leader.join()
+        store.do(note(words="after"))
+        sys.exit(7)
+"""
+
+
+def test_ctrl_c_while_another_thread_leads_leaves_a_store_that_works(tmp_path: Path) -> None:
+    path = tmp_path / "walkback.db"
+    with open_store(path) as store:
+        start(store)
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    command = [sys.executable, "-c", WAITING_BEHIND_ANOTHER, str(path)]
+    assert subprocess.run(command, env=env, cwd=Path(__file__).parents[2], check=False).returncode == 7
+    with open_store(path) as store:
+        assert [e.data["reason"] for e in store.events("r1")[1:]] == ["leader", "after"]
+
+
 def interrupt_in_commit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next COMMIT reaches the database, and then the thread that waited for it is interrupted."""
-    commit = store.backend.commit
+    """The COMMIT after the next reaches the database, and then the thread that waited for it is interrupted."""
+    commit, count = store.backend.commit, iter(range(1000))
 
-    def once(writes: Any) -> None:
+    def interrupted(writes: Any) -> None:
         commit(writes)
-        monkeypatch.setattr(store.backend, "commit", commit)
-        raise KeyboardInterrupt
+        if next(count) == 1:
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(store.backend, "commit", once)
+    monkeypatch.setattr(store.backend, "commit", interrupted)
 
 
 def test_those_who_shared_a_commit_with_an_interrupted_thread_learn_the_truth(
@@ -103,10 +152,10 @@ def test_those_who_shared_a_commit_with_an_interrupted_thread_learn_the_truth(
             got[name] = error
 
     threads = [threading.Thread(target=write, args=(f"t{i}",)) for i in range(6)]
-    with store.engine._writing:  # so that all of them queue up
+    with store.engine._writing:  # so that all of them queue up, behind the first
         for thread in threads:
             thread.start()
-        while len(store.engine._queue) < len(threads):
+        while len(store.engine._queue) < len(threads) - 1:
             pass
     for thread in threads:
         thread.join()

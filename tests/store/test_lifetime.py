@@ -111,3 +111,48 @@ def test_a_forked_process_is_told_to_open_the_store_itself_and_its_parent_goes_o
         assert len(notes) == 6, "one of the child's own store, five of the parent's"
         register(store, "next")
         start(store, "r2")
+
+
+FORK_WHILE_WRITING = """
+import os, signal, sys, threading
+from tests.store.driver import held
+from tests.store.test_lifetime import USES
+from walkback_store import open_store
+from walkback_store.errors import WrongProcess
+
+store = open_store(sys.argv[1])
+held(store)
+taken, done = threading.Event(), threading.Event()
+
+def write():
+    with store.engine._writing:
+        taken.set()
+        done.wait()
+
+writer = threading.Thread(target=write)
+writer.start()
+taken.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)  # rather die than hang
+    told = 0
+    for use in USES.values():
+        try:
+            use(store)
+        except WrongProcess:
+            told += 1
+    store.close()
+    os._exit(0 if told == len(USES) else 1)
+_, status = os.waitpid(child, 0)
+done.set()
+writer.join()
+USES["do"](store)
+store.close()
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_process_forked_while_a_thread_writes_does_not_hang(store_url: str) -> None:
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    command = [sys.executable, "-c", FORK_WHILE_WRITING, store_url]
+    assert subprocess.run(command, check=False, env=env, cwd=Path(__file__).parents[2], timeout=120).returncode == 0
