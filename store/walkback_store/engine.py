@@ -29,7 +29,6 @@ from walkback_store.errors import (
 )
 from walkback_store.log import Row
 from walkback_store.machine.base import Transition
-from walkback_store.machine.store_wide import STORE
 from walkback_store.snapshots import SnapshotCache
 from walkback_store.work import Known, Site, Work
 
@@ -37,7 +36,6 @@ T = TypeVar("T")
 RECONNECT_PAUSE = 0.05
 LAST = "\U0010ffff"
 """Above every run id: the store's own log is locked after all runs."""
-Result = "Committed | StoreError"
 Plan = Callable[[Work], Sequence[Transition]]
 
 
@@ -370,4 +368,4 @@ class Engine:
             self.backend.close()
 
 
-__all__ = ["STORE", "Committed", "Engine"]
+__all__ = ["Committed", "Engine"]

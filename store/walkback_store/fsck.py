@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Table, func, select, text
 from walkback_store import schema, snapshots
 from walkback_store.errors import CorruptData, NotFound, StoreError
 from walkback_store.frames import BodyPruned, unpack, unpack_body
-from walkback_store.log import COLUMNS, GENESIS, KEYS, TABLES, Row, chain_hash, fold, new_row, row_key
+from walkback_store.log import COLUMNS, GENESIS, KEYS, Row, chain_hash, fold, new_row, row_key
 from walkback_store.machine.store_wide import STORE
 from walkback_store.values import decode
 from walkback_store.words import AUDIT_KINDS
@@ -376,4 +376,4 @@ def _short(run_id: str, head_seq: int) -> int:
     return int.from_bytes(sha256(f"{head_seq}:{run_id}".encode()).digest()[:8], "big")
 
 
-__all__ = ["TABLES", "Problem", "Report", "fsck"]
+__all__ = ["Problem", "Report", "fsck"]

@@ -15,7 +15,7 @@ from walkback_store.backends.sqlite import SQLiteBackend
 from walkback_store.engine import Committed, Engine
 from walkback_store.errors import NotFound, StaleFence, StoreError
 from walkback_store.leases import LeaseObserver
-from walkback_store.log import COLUMNS, Row
+from walkback_store.log import Row
 from walkback_store.machine.base import Transition
 from walkback_store.machine.runs import ClaimRun
 from walkback_store.machine.store_wide import LoseWorker
@@ -178,4 +178,4 @@ class Store(Queries):
         self.close()
 
 
-__all__ = ["COLUMNS", "Store", "open_store"]
+__all__ = ["Store", "open_store"]

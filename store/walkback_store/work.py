@@ -333,7 +333,7 @@ class Work:
         digest = sha256(state).digest()
         if last is not None:
             known = self._cache.get(run_no, last)
-            found = known.digest if known is not None else self._find(run_no, last, missing_ok=True)
+            found = known.digest if known is not None else self._find(run_no, last)
             if (found if isinstance(found, bytes) else found and bytes(found["digest"])) == digest:
                 return last, str(last)  # the event that took it has said what it is
         n = run["snapshots"]
@@ -344,7 +344,7 @@ class Work:
         self._cache.put(run_no, n, snapshots.Content(digest, row["depth"], state))
         return n, f"{n}:{digest.hex()[:SAID]}"
 
-    def _find(self, run_no: int, n: int, missing_ok: bool = True) -> Row | None:
+    def _find(self, run_no: int, n: int) -> Row | None:
         for row in (*self._snapshots, *self._drafted):
             if (row["run_no"], row["n"]) == (run_no, n):
                 return row

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from walkback_console.safe_text import safe
 
-TERMINAL_WIDTH = 80
 """What lines are laid out for when the output is not a terminal."""
 
 COLOURS = {

@@ -14,7 +14,7 @@ import orjson
 
 from walkback_store.errors import Frozen, KeyConflict, NotFound, PreconditionFailed, StopRequested
 from walkback_store.log import Draft, Row
-from walkback_store.machine.base import ANYONE, LEAVES_WORKER, NONE, STORE, UNCHANGED, WORKER, Load, OnRun, View
+from walkback_store.machine.base import ANYONE, LEAVES_WORKER, NONE, STORE, UNCHANGED, Load, OnRun, View
 from walkback_store.machine.runs import (
     NO_WHY,
     approval_key,
@@ -779,7 +779,6 @@ class EndCompensation(OnRun):
 
 
 __all__ = [
-    "WORKER",
     "AppendLateEvidence",
     "AskApproval",
     "BeginCompensation",

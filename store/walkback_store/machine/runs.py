@@ -16,7 +16,6 @@ from walkback_store.machine.base import (
     NONE,
     STORE,
     UNCHANGED,
-    WORKER,
     Load,
     OnRun,
     View,
@@ -630,7 +629,6 @@ class ConsumeSignal(OnRun):
 
 
 __all__ = [
-    "WORKER",
     "ClaimRun",
     "ConsumeSignal",
     "DeclarePlan",
