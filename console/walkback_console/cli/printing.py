@@ -13,8 +13,6 @@ from rich.text import Text
 
 from walkback_console.safe_text import safe
 
-"""What lines are laid out for when the output is not a terminal."""
-
 COLOURS = {
     "running": "cyan", "waiting": "blue", "paused": "blue", "compensating": "yellow", "compensated": "green",
     "needs_operator": "bold yellow", "succeeded": "green", "failed": "red", "cancelled": "bright_black",
