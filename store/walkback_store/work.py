@@ -38,7 +38,7 @@ FREEZE_COLUMNS = COLUMNS["freezes"]
 BIRTH = {
     "runs": "run_id", "steps": "first_seq", "operations": "tool", "attempts": "worker", "approvals": "digest",
     "decisions": "action", "signals": "name", "workers": "host", "freezes": "scope", "batches": "total",
-    "batch_members": "run_id",
+    "batch_members": "run_id", "breakers": "failed_at", "buckets": "tokens", "identities": "generation",
 }  # fmt: skip
 """The column whose presence in a change says that the row is new, when the row was not looked at."""
 
