@@ -1,4 +1,4 @@
-"""A store of an older schema is brought up to date with all that is in it, and the migrations make what the code declares."""
+"""A store of an older schema keeps all that is in it, and the migrations make what the code declares."""
 
 from __future__ import annotations
 
