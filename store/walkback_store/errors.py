@@ -131,6 +131,45 @@ class StaleView(Refused):
 class Frozen(Refused):
     """An operator stopped dispatch of this tool, this agent or everything."""
 
+    def __init__(self, message: str, scope: str | None = None, name: str | None = None) -> None:
+        super().__init__(message)
+        self.scope = scope
+        self.name = name
+
+
+class BreakerOpen(Frozen):
+    """Calls of a service are stopped: it failed too often, or an operator said so.
+
+    From `until` on, one call may probe it, see `ProbeService`; never, when that is None. `probe` is the one that does.
+    """
+
+    def __init__(self, message: str, service: str, freeze_no: int, until: int | None, probe: str | None) -> None:
+        super().__init__(message, "service", service)
+        self.service = service
+        self.freeze_no = freeze_no
+        self.until = until
+        self.probe = probe
+
+
+class NoToken(Refused):
+    """The budget of retries is spent for now; `at` is when there will be a token again."""
+
+    def __init__(self, message: str, at: int) -> None:
+        super().__init__(message)
+        self.at = at
+
+
+class IdentityTaken(Refused):
+    """Another operation does, or has done, what this one is about to do; `status` is that of the other operation."""
+
+    def __init__(self, message: str, identity: str, run_id: str, step: str, status: str, generation: int) -> None:
+        super().__init__(message)
+        self.identity = identity
+        self.run_id = run_id
+        self.step = step
+        self.status = status
+        self.generation = generation
+
 
 class StopRequested(Refused):
     """A person asked the run to pause or cancel, so nothing new is called; stop it at this boundary."""

@@ -354,10 +354,10 @@ class _Check:
             for run_no in self._db.execute(stray).scalars():
                 self._problem(f"run number {run_no}", f"has rows in {t.name}, but its run is missing")
         ids = select(schema.runs.c.run_id).union_all(select(schema.tombstones.c.run_id))
-        for run_id in self._db.execute(
-            select(m.c.run_id).where(m.c.run_id.not_in(ids)).distinct().limit(PAGE)
-        ).scalars():
-            self._problem(run_id, "a batch names it, but there is no such run")
+        for t, what in ((m, "a batch names it"), (schema.identities, "an identity is owned by it")):
+            stray = select(t.c.run_id).where(t.c.run_id.not_in(ids)).distinct().limit(PAGE)
+            for run_id in self._db.execute(stray).scalars():
+                self._problem(run_id, f"{what}, but there is no such run")
         if self._db.dialect.name == "sqlite":  # numbers have no gaps there: a rollback takes them back
             every = known.subquery()
             self._gaps("events", e.c.pos)

@@ -153,7 +153,8 @@ def prune(
     Snapshots, projections and the bodies of observations, decisions and raw tool answers go. Intents, outcomes,
     approvals and people's words stay, and so does every hash: the chain can still be proven. A run that is not
     finished, that has something in it that a person should look at, or that has a fork which is still there, is left
-    alone. Each run goes in one transaction, with the event that says so. `dry_run` changes nothing.
+    alone. Each run goes in one transaction, with the event that says so. Of the identities that it owns the outcome is
+    kept. `dry_run` changes nothing.
 
     The file of an SQLite store does not get smaller: the space is used again, and `statistics` says how much there is.
     """
@@ -226,6 +227,9 @@ def _prune_run(store: Store, run_id: str, older_than: int, actor: str, total: Pr
             return []  # somebody did something to it meanwhile, or pruned it
         run = dict(zip(names, found[0], strict=True))
         run_no = run["run_no"]
+        i, o = schema.identities, schema.operations
+        owned = select(i.c.identity, o.c.step, o.c.status).join(o, and_(o.c.run_no == run_no, o.c.step == i.c.step))
+        outcomes = {name: (step, status) for name, step, status in _ask(store, owned.where(i.c.run_id == run_id))}
         done.bodies = _prune_bodies(store, run_no)
         done.snapshots = len(_ask(store, delete(s).where(s.c.run_no == run_no).returning(s.c.n)))
         for t in (*schema.PER_RUN, schema.run_tags, schema.runs):
@@ -234,7 +238,8 @@ def _prune_run(store: Store, run_id: str, older_than: int, actor: str, total: Pr
         tombstone = run | {"pruned_at": time.time_ns() // 1000}
         _ask(store, insert(schema.tombstones).values(tombstone).returning(schema.tombstones.c.run_no))
         done.runs = 1
-        return [NotePrune(actor=actor, pruned=run_id, head_seq=run["head_seq"], finished_at=run["finished_at"])]
+        about = {"head_seq": run["head_seq"], "finished_at": run["finished_at"], "outcomes": outcomes}
+        return [NotePrune(actor=actor, pruned=run_id, **about)]
 
     for result in store.engine.plan_and_commit(take_apart):
         if isinstance(result, StoreError):

@@ -93,6 +93,9 @@ TABLES: dict[str, Table] = {
         schema.freezes,
         schema.batches,
         schema.batch_members,
+        schema.breakers,
+        schema.buckets,
+        schema.identities,
     )
 }
 COLUMNS: dict[str, tuple[str, ...]] = {name: tuple(c.name for c in t.columns) for name, t in TABLES.items()}

@@ -202,7 +202,7 @@ def _version(connection: Connection) -> str | None:
     return str(version)
 
 
-def _migrate(connection: Connection) -> None:
+def _migrate(connection: Connection, to: str = "head") -> None:
     from alembic import command
     from alembic.config import Config
 
@@ -210,7 +210,7 @@ def _migrate(connection: Connection) -> None:
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    command.upgrade(config, to)
 
 
 def next_epoch(before: int = 0) -> int:

@@ -20,6 +20,7 @@ from sqlalchemy import (
 from walkback_store import schema
 from walkback_store.errors import NotFound
 from walkback_store.frames import BodyPruned, unpack_body
+from walkback_store.history import Histories
 from walkback_store.inbox import Inbox
 from walkback_store.log import Event, Row
 from walkback_store.machine.base import STORE
@@ -36,7 +37,7 @@ from walkback_store.paging import (
     sql,
 )
 from walkback_store.reading import Moment
-from walkback_store.run_lists import RunFilter, RunLists
+from walkback_store.run_lists import RunFilter
 from walkback_store.values import decode
 
 
@@ -59,7 +60,7 @@ class OperationDetail:
     decisions: list[Row] = field(default_factory=list)
 
 
-class Queries(RunLists, Inbox):
+class Queries(Histories, Inbox):
     """Reading. Rows are plain dicts, named after the columns."""
 
     # --- one run -------------------------------------------------------------------------------------------------

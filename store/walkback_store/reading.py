@@ -35,6 +35,14 @@ class Moment:
         names = tuple(result.keys())
         return [dict(zip(names, row, strict=True)) for row in result]
 
+    def tuples(self, query: Executable) -> list[tuple[Any, ...]]:
+        """As the driver gives them: for many rows, of plain texts, numbers and bytes."""
+        result = self._connection.execute(query)
+        cursor: Any = result.cursor
+        found: list[tuple[Any, ...]] = cursor.fetchall()
+        result.close()
+        return found
+
     def values(self, query: Executable, values: Mapping[str, Any] | None = None) -> list[Any]:
         """The first column."""
         return list(self._connection.execute(query, values).scalars())

@@ -22,11 +22,14 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA_VERSION = "0001"
+SCHEMA_VERSION = "0002"
 """The newest migration this code knows."""
 
 STORE_LOG = 0
-"""`run_no` of the store's own log: freezes, workers, batches, adoption, pruning."""
+"""`run_no` of the store's own log: freezes, workers, batches, budgets, identities, adoption, pruning."""
+
+HELD_UP = "(waits_for >= 'freeze:' AND waits_for < 'freeze;') OR (waits_for >= 'identity:' AND waits_for < 'identity;')"
+"""Runs that wait for something that is not theirs: for a freeze to be lifted, or for an identity's owner."""
 
 metadata = MetaData()
 
@@ -170,6 +173,7 @@ runs = Table(
     Index(
         "ix_runs_parent", "parent", sqlite_where=text("parent IS NOT NULL"), postgresql_where=text("parent IS NOT NULL")
     ),
+    Index("ix_runs_held_up", "run_no", sqlite_where=text(HELD_UP), postgresql_where=text(HELD_UP)),
     sqlite_autoincrement=True,
 )
 
@@ -237,6 +241,7 @@ operations = Table(
     Column("error", Name),
     Column("started_at", BigInteger, nullable=False),
     Column("ended_at", BigInteger),
+    Column("refers_to", Name),  # "run_id#step" of the operation whose outcome this is; nothing was called here
     PrimaryKeyConstraint("run_no", "step"),
     # On SQLite the inbox is read from this index alone, which halves its time. PostgreSQL's has no texts: they may be
     # long, and an entry that does not fit is refused together with the row.
@@ -386,6 +391,8 @@ freezes = Table(
     Column("at", BigInteger, nullable=False),
     Column("lifted_at", BigInteger),
     Column("lifted_by", Name),
+    Column("until", BigInteger),  # a breaker's: from then on, one call may probe; a person's has none
+    Column("probe", Name),  # "run_id#step" of the call that may pass
     Index(
         "ix_freezes_active",
         "freeze_no",
@@ -422,6 +429,38 @@ batch_members = Table(
     sqlite_with_rowid=False,
 )
 
+breakers = Table(
+    "breakers",
+    metadata,
+    Column("service", Name, primary_key=True),
+    Column("failures", Integer, nullable=False, server_default=text("0"), default=0),  # since it last answered
+    Column("trips", Integer, nullable=False, server_default=text("0"), default=0),  # since it last closed
+    Column("failed_at", BigInteger),
+    Column("freeze_no", BigInteger),  # while it is open
+)
+
+buckets = Table(
+    "buckets",
+    metadata,
+    Column("tool", Name, primary_key=True),
+    Column("tokens", Float, nullable=False),
+    Column("at", BigInteger, nullable=False),  # when there were that many
+)
+
+identities = Table(
+    "identities",
+    metadata,
+    Column("identity", Name, primary_key=True),
+    Column("generation", Integer, nullable=False),  # how many operations have owned it
+    Column("run_id", Name, nullable=False),
+    Column("step", Name, nullable=False),
+    Column("tool", Name, nullable=False),
+    Column("args_hash", Name, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("outcome", Name),  # of the owner's operation, once that is pruned
+    Index("ix_identities_run", "run_id"),
+)
+
 tombstones = Table(
     "tombstones",
     metadata,
@@ -438,7 +477,7 @@ tombstones = Table(
 PER_RUN = (steps, operations, attempts, approvals, decisions, signals)
 """Projections keyed by run, beside `runs` itself."""
 
-STORE_WIDE = (workers, freezes, batches, batch_members)
+STORE_WIDE = (workers, freezes, batches, batch_members, breakers, buckets, identities)
 """Projections of the store's own log."""
 
 NOT_FOLDED = frozenset({("workers", "beat"), ("workers", "beat_at")})

@@ -136,6 +136,7 @@ class Evidence(StrEnum):
 class FreezeScope(StrEnum):
     TOOL = "tool"
     AGENT = "agent"
+    SERVICE = "service"
     EVERYTHING = "everything"
 
 

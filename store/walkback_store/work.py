@@ -38,7 +38,7 @@ FREEZE_COLUMNS = COLUMNS["freezes"]
 BIRTH = {
     "runs": "run_id", "steps": "first_seq", "operations": "tool", "attempts": "worker", "approvals": "digest",
     "decisions": "action", "signals": "name", "workers": "host", "freezes": "scope", "batches": "total",
-    "batch_members": "run_id",
+    "batch_members": "run_id", "breakers": "failed_at", "buckets": "tokens", "identities": "generation",
 }  # fmt: skip
 """The column whose presence in a change says that the row is new, when the row was not looked at."""
 
@@ -66,6 +66,8 @@ class Entry:
         self.changes: Row = {}
 
 
+LOCKED = frozenset({"workers", "identities"})
+"""Rows of the store's own log that others go by, or change, without its lock: a heartbeat; the owner of an identity."""
 KEPT = frozenset({"runs", "operations"})
 KEPT_ROWS = 4096
 
@@ -204,7 +206,7 @@ class Work:
             places.append(load)
             values = parse_key(table, key)
             if run_id == STORE:
-                lock = self._backend.locks_rows and table == "workers"  # which a heartbeat changes beside the log
+                lock = self._backend.locks_rows and table in LOCKED
                 queries.append((st.by_key(TABLES[table], KEYS[table], lock), values))
             else:
                 queries.append((st.by_run_id(TABLES[table], KEYS[table]), (run_id, *values)))
@@ -406,7 +408,8 @@ class Work:
         """What is frozen from here on; the database does not know of it yet."""
         for key, columns in changes.items():
             others = [f for f in self.freezes() if str(f["freeze_no"]) != key]
-            row = self._entries["freezes", schema.STORE_LOG, key].row
+            before = next((f for f in self.freezes() if str(f["freeze_no"]) == key), None)
+            row = self._entries["freezes", schema.STORE_LOG, key].row or (before and {**before, **columns})
             self._freezes = others if row is None or columns.get("lifted_at") is not None else [*others, row]
 
     def _check_steps_are_new(self, run_no: int, changes: Changes) -> None:

@@ -1,7 +1,7 @@
 """A recipe for every state and an example of every transition, and the check that both agree with what is declared.
 
 A transition is legal from exactly its `sources`. So for each transition and each state of its subject, a recipe brings
-a new run, worker, freeze or batch into that state, the example is submitted, and what happens is compared.
+a new run, worker, freeze, identity or batch into that state, the example is submitted, and what happens is compared.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ from tests.store.driver import (
 from tests.support.postgres import Postgres
 from walkback_store import schema
 from walkback_store.errors import (
+    IdentityTaken,
     IllegalTransition,
     NotFound,
+    PreconditionFailed,
     Refused,
     RunExists,
     StaleFence,
@@ -50,6 +52,7 @@ from walkback_store.machine import TRANSITIONS, operations, people, runs, store_
 from walkback_store.machine.base import NONE, OPERATOR, UNCHANGED, WORKER, OnRun, Transition, new_id
 from walkback_store.machine.document import moves_of
 from walkback_store.machine.operations import OnOperation
+from walkback_store.machine.store_wide import CLOSED, FREE, KEPT, OPEN, OWNED
 from walkback_store.store import Store
 from walkback_store.words import (
     LIVE,
@@ -168,6 +171,8 @@ class Scene:
     decision: int = 0
     number: int = 0
     name: str = ""
+    owner: tuple[str, str] = ("nobody", STEP)
+    """Of the identity called `name`."""
 
     @property
     def by(self) -> dict[str, Any]:
@@ -205,6 +210,15 @@ def unheld(world: World) -> Scene:
 def waiting(world: World) -> Scene:
     scene = running(world)
     world.store.do(runs.ParkRun(**scene.by, waits_for="signal:go", wake_at=world.clock.now))
+    return scene
+
+
+def held_up(world: World) -> Scene:
+    """By a freeze that is lifted by now."""
+    scene = frozen(world)
+    scene.h = world.held()
+    world.store.do(runs.ParkRun(**scene.by, waits_for=f"freeze:{scene.name}"))
+    world.store.do(store_wide.Unfreeze(actor=ANN, freeze_no=scene.number, reason="mended"))
     return scene
 
 
@@ -476,6 +490,91 @@ def lifted(world: World) -> Scene:
     return scene
 
 
+def service_failed(s: Scene, threshold: int = 3, cooldown: int = 0) -> Transition:
+    return store_wide.ServiceFailed(
+        actor="system", service=s.name, reason="503, three times", threshold=threshold, cooldown=cooldown
+    )
+
+
+def no_breaker(world: World) -> Scene:
+    return Scene(world, name=world.name("bank/"))
+
+
+def closed_breaker(world: World) -> Scene:
+    scene = no_breaker(world)
+    world.store.do(service_failed(scene))
+    return scene
+
+
+def open_breaker(world: World) -> Scene:
+    """One that may be probed at once."""
+    scene = no_breaker(world)
+    world.store.do(service_failed(scene, threshold=1))
+    return scene
+
+
+def no_budget(world: World) -> Scene:
+    return Scene(world, name=world.name("tool/"))
+
+
+def take_token(s: Scene, capacity: float = 2, per_second: float = 0.5) -> Transition:
+    return store_wide.TakeToken(actor="system", tool=s.name, capacity=capacity, per_second=per_second)
+
+
+def used_budget(world: World) -> Scene:
+    scene = no_budget(world)
+    world.store.do(take_token(scene))
+    return scene
+
+
+def claim_of(h: Held, identity: str, step: str = STEP, **of_call: Any) -> store_wide.ClaimIdentity:
+    named = call(step, args={"pays": identity}, **of_call)
+    return store_wide.ClaimIdentity(
+        actor=f"worker:{h.worker}", identity=identity, run_id=h.run_id, step=step, tool=named.tool,
+        args_hash=named.args_hash,
+    )  # fmt: skip
+
+
+def owned(world: World) -> Scene:
+    """By a run that has not called yet, and for another run that is about to."""
+    scene = Scene(world, world.held(), name=world.name("invoice/7/"))
+    owner = world.held()
+    world.store.do(claim_of(owner, scene.name))
+    scene.owner = (owner.run_id, STEP)
+    return scene
+
+
+def unclaimed(world: World) -> Scene:
+    return Scene(world, world.held(), name=world.name("invoice/7/"))
+
+
+def pays(identity: str) -> dict[str, Any]:
+    """What a call is that does what this identity names."""
+    return {"args": {"pays": identity}, "identity": identity}
+
+
+def let_go(world: World) -> Scene:
+    scene = owned(world)
+    (run,) = world.rows("runs", run_id=scene.owner[0])
+    owner = Held(world.store, scene.owner[0], "w", run["fence"])
+    intend(owner, STEP, **pays(scene.name))
+    world.store.do(operations.Settle(**owner.by, step=STEP, outcome=O.FAILED, answer=Answer.REJECTED))
+    return scene
+
+
+def done_elsewhere(world: World) -> Scene:
+    scene = owned(world)
+    (run,) = world.rows("runs", run_id=scene.owner[0])
+    write(Held(world.store, scene.owner[0], "w", run["fence"]), STEP, **pays(scene.name))
+    return scene
+
+
+def refer(s: Scene, step: str = STEP) -> operations.Refer:
+    return operations.Refer(
+        **s.by, step=step, call=call(step, **pays(s.name)), identity=s.name, owner=s.owner, result={"receipt": 7}
+    )
+
+
 def no_batch(world: World) -> Scene:
     scene = parked(unknown(world))
     scene.number = 10**9
@@ -571,6 +670,9 @@ STATES: dict[str, dict[str, Recipe]] = {
         BatchStatus.STOPPED: stopped_batch,
         BatchStatus.DONE: done_batch,
     },
+    "breaker": {NONE: no_breaker, CLOSED: closed_breaker, OPEN: open_breaker},
+    "budget": {NONE: no_budget, KEPT: used_budget},
+    "identity": {NONE: unclaimed, FREE: let_go, OWNED: owned},
     "store": {NOT_ADOPTED: copied, ADOPTED: at_home},
 }
 """How to get there, for every state of every subject."""
@@ -622,6 +724,7 @@ CASES: dict[type[Transition], Case] = {
     runs.RecordStep: Case(lambda s: runs.RecordStep(**s.by, step="7", name="look")),
     runs.TakeSnapshot: Case(lambda s: runs.TakeSnapshot(**s.by, state=b'{"seven":7}')),
     runs.ParkRun: Case(lambda s: runs.ParkRun(**s.by, waits_for="signal:go")),
+    runs.WakeRun: Case(lambda s: runs.WakeRun(actor="system", run_id=s.run_id), at={R.WAITING: held_up}),
     runs.SendSignal: Case(
         lambda s: runs.SendSignal(actor="system", run_id=s.run_id, signal_id="s1", name="go", payload={"n": 1})
     ),
@@ -688,6 +791,7 @@ CASES: dict[type[Transition], Case] = {
         lambda s: operations.Settle(**s.by, step=STEP, outcome=O.FAILED, evidence=Evidence.ABSENT),
         at={O.PENDING: lambda w: _answered(pending(w))},
     ),
+    operations.Refer: Case(refer, at={NONE: done_elsewhere}),
     operations.AppendLateEvidence: Case(_late),
     people.DismissDuplicate: Case(
         lambda s: people.DismissDuplicate(**s.ann(), step=STEP, reason="there is one invoice only"),
@@ -718,6 +822,15 @@ CASES: dict[type[Transition], Case] = {
         lambda s: store_wide.Freeze(actor=ANN, scope=FreezeScope.TOOL, name=s.name, reason="it sends nonsense")
     ),
     store_wide.Unfreeze: Case(lambda s: store_wide.Unfreeze(actor=ANN, freeze_no=s.number, reason="mended")),
+    store_wide.ServiceFailed: Case(service_failed),
+    store_wide.ServiceAnswered: Case(lambda s: store_wide.ServiceAnswered(actor="system", service=s.name)),
+    store_wide.ProbeService: Case(
+        lambda s: store_wide.ProbeService(
+            actor="system", service=s.name, place=f"r1#{STEP}", until=s.world.clock.now + MINUTE
+        )
+    ),
+    store_wide.TakeToken: Case(take_token),
+    store_wide.ClaimIdentity: Case(lambda s: claim_of(_held(s), s.name)),
     store_wide.RegisterWorker: Case(_registration),
     store_wide.StopWorker: Case(lambda s: store_wide.StopWorker(actor=f"worker:{s.name}", worker=s.name)),
     store_wide.LoseWorker: Case(
@@ -736,6 +849,20 @@ ELSEWHERE = {store_wide.NotePrune}
 
 NEW_EACH_TIME = {store_wide.Freeze, store_wide.OpenBatch}
 """They make something new, whatever became of an earlier one of the kind."""
+
+
+NOTHING_TO_DO = {(store_wide.ServiceAnswered, NONE)}
+"""Neither refused nor recorded."""
+
+OWN_REFUSALS: dict[type[Transition], type[Refused]] = {
+    runs.StartRun: RunExists,
+    store_wide.ProbeService: PreconditionFailed,
+    store_wide.ClaimIdentity: IdentityTaken,
+}
+"""They say more than that the state is wrong."""
+
+SAME_AGAIN = {runs.StartRun, store_wide.ServiceAnswered, store_wide.ClaimIdentity}
+"""A second time they find that there is nothing to do, whoever did it."""
 
 
 def _signalled(scene: Scene) -> Scene:
@@ -789,10 +916,23 @@ def state_of(subject: str, scene: Scene) -> str:
     elif subject == "freeze":
         (found,) = [world.rows("freezes", name=scene.name)[-1:]]
         found = [{"status": LIFTED if f["lifted_at"] is not None else ACTIVE} for f in found]
+    elif subject == "breaker":
+        found = world.rows("breakers", service=scene.name)
+        found = [{"status": CLOSED if b["freeze_no"] is None else OPEN} for b in found]
+    elif subject == "budget":
+        found = [{"status": KEPT} for _ in world.rows("buckets", tool=scene.name)]
+    elif subject == "identity":
+        found = [{"status": _owned_or_free(world, i)} for i in world.rows("identities", identity=scene.name)]
     else:
         (row,) = world.rows("store")
         found = [{"status": ADOPTED if row["home"] == world.store.backend.home() else NOT_ADOPTED}]
     return found[0]["status"] if found else NONE
+
+
+def _owned_or_free(world: World, identity: Row) -> str:
+    (run,) = world.rows("runs", run_id=identity["run_id"])
+    status = [o["status"] for o in world.rows("operations", run_no=run["run_no"], step=identity["step"])]
+    return FREE if status and status[0] in {O.FAILED, O.DENIED, O.COMPENSATED} else OWNED
 
 
 # --- the checks --------------------------------------------------------------------------------------------------
@@ -823,7 +963,7 @@ def check_legal(world: World, transition: type[Transition], state: str) -> None:
     again = world.store.do(t)
     assert again.repeated
     assert world.everything_about(log) == everything
-    if transition is not runs.StartRun:  # which says where the run is now
+    if transition not in SAME_AGAIN:
         assert (again.seq, again.hash) == (events[0].seq, events[0].hash)
     if log is not None:
         assert fsck(world.store, log, deep=True).problems == []
@@ -838,8 +978,8 @@ def check_illegal(world: World, transition: type[Transition], state: str) -> Non
     with pytest.raises(Refused) as refusal:
         world.store.do(t)
     error = refusal.value
-    if transition is runs.StartRun:
-        assert isinstance(error, RunExists)
+    if transition in OWN_REFUSALS:
+        assert isinstance(error, OWN_REFUSALS[transition])
     elif state == NONE and transition.subject not in {"worker", "freeze"}:
         assert isinstance(error, NotFound)
     else:
@@ -854,8 +994,17 @@ def check_illegal(world: World, transition: type[Transition], state: str) -> Non
         assert fsck(world.store, t.log).problems == []
 
 
+def check_nothing_to_do(world: World, transition: type[Transition], state: str) -> None:
+    t = CASES[transition].make(bring(world, transition, state))
+    before = world.everything_about(t.log)
+    assert world.store.do(t).repeated
+    assert world.everything_about(t.log) == before
+
+
 def check(world: World, transition: type[Transition], state: str) -> None:
-    if state in transition.sources:
+    if (transition, state) in NOTHING_TO_DO:
+        check_nothing_to_do(world, transition, state)
+    elif state in transition.sources:
         check_legal(world, transition, state)
     else:
         check_illegal(world, transition, state)

@@ -47,6 +47,7 @@ from tests.store.driver import (
     start,
     write,
 )
+from tests.store.recipes import claim_of, pays
 from tests.support.postgres import Postgres
 from walkback_store import open_store, schema
 from walkback_store.errors import NotFound
@@ -57,7 +58,7 @@ from walkback_store.log import TABLES, chain_hash
 from walkback_store.machine.operations import AppendLateEvidence, EndAttempt
 from walkback_store.machine.people import AddNote, Approve, DecideRetry
 from walkback_store.machine.runs import DeclarePlan, NeedOperator, RecordStep, SendSignal
-from walkback_store.machine.store_wide import Freeze, OpenBatch, ReleaseMember
+from walkback_store.machine.store_wide import Freeze, OpenBatch, ReleaseMember, ServiceFailed, TakeToken
 from walkback_store.store import Store
 from walkback_store.values import encode
 from walkback_store.words import Answer, FreezeScope, Why
@@ -69,7 +70,8 @@ LONG = [f"line {i}: {i * 7919 % 1009}" for i in range(50)]
 def make_rich(store: Store, clock: Clock) -> None:
     """At least a row in every table, and a run that was pruned."""
     h = held(store, "gone")
-    write(h, "1", before={"n": 1}, after={"n": 2})
+    store.do(claim_of(h, "invoice/7"))
+    write(h, "1", before={"n": 1}, after={"n": 2}, **pays("invoice/7"))
     store.do(RecordStep(**h.by, step="2", name="look", step_kind="observe", data={"seen": 1}))
     clock.pass_(MINUTE)
     finish(h)
@@ -98,6 +100,10 @@ def make_rich(store: Store, clock: Clock) -> None:
     store.do(ReleaseMember(actor="system", batch_no=batch))
     store.do(DecideRetry(actor=ANN, run_id="stuck", step="1", reason="try again", batch=batch))
     store.do(Freeze(actor=ANN, scope=FreezeScope.TOOL, name="mail", reason="wrong template"))
+    store.do(ServiceFailed(actor="system", service="bank/eu", reason="503", threshold=1, cooldown=MINUTE))
+    store.do(TakeToken(actor="system", tool="pay", capacity=3, per_second=0.7))
+    clock.pass_(SECOND)
+    store.do(TakeToken(actor="system", tool="pay", capacity=3, per_second=0.7))
     register(store, "w2")
 
 

@@ -278,7 +278,7 @@ def test_branches_are_operations_of_their_own_and_the_run_counts_them_all(world:
 
 
 def freeze_of(scope: FreezeScope, tool: str, agent: str) -> Freeze:
-    name = {FreezeScope.TOOL: tool, FreezeScope.AGENT: agent, FreezeScope.EVERYTHING: None}[scope]
+    name = {FreezeScope.TOOL: tool, FreezeScope.AGENT: agent, FreezeScope.SERVICE: "bank"}.get(scope)
     return Freeze(actor=BOB, scope=scope, name=name, reason="it sends nonsense")
 
 
@@ -294,22 +294,25 @@ def test_nothing_that_is_frozen_is_dispatched_until_the_freeze_is_lifted(scope: 
     agent = world.name("agent")
     tool = world.name("tool")
     first = world.held(agent=agent)
-    intend(first, "1", tool=tool)
+    intend(first, "1", tool=tool, service="bank")
     world.store.do(EndAttempt(**first.by, step="1", answer=Answer.AMBIGUOUS))
-    new = Intend(**first.by, step="2", call=call("2", tool=tool), worker="w")
+    new = Intend(**first.by, step="2", call=call("2", tool=tool, service="bank"), worker="w")
     again = StartAttempt(**first.by, step="1", worker="w")
     with frozen(world, freeze_of(scope, tool, agent)):
         for dispatch in (new, again):
-            recipes.check_refused(world, dispatch, Frozen, match=f"frozen by {BOB}: it sends nonsense")
+            error = recipes.check_refused(world, dispatch, Frozen, match=f"frozen by {BOB}: it sends nonsense")
+            assert isinstance(error, Frozen)
+            assert (error.scope, error.name) == (scope, freeze_of(scope, tool, agent).name)
     world.store.do(new)
     world.store.do(again)
 
 
-@pytest.mark.parametrize("scope", [FreezeScope.TOOL, FreezeScope.AGENT])
+@pytest.mark.parametrize("scope", [FreezeScope.TOOL, FreezeScope.AGENT, FreezeScope.SERVICE])
 def test_what_is_not_frozen_goes_on(scope: FreezeScope, world: World) -> None:
     h = world.held(agent=world.name("agent"))
     with frozen(world, freeze_of(scope, world.name("tool"), world.name("agent"))):
         write(h, "1")
+        write(h, "2", tool="bank", service="shop")
 
 
 def test_what_was_called_before_a_freeze_is_settled_during_it(world: World) -> None:
@@ -372,12 +375,12 @@ def test_scope_operations_and_cause_are_committed_before_anything_is_undone(worl
     h = world.held()
     for step in ("1", "2"):
         write(h, step, scope="billing")
-    begin = BeginCompensation(**h.by, scope="billing", steps=["2", "1"], cause="step 3 failed")
+    begin = BeginCompensation(**h.by, scope="billing", steps=["2", "1"], cause="step 3 failed", then="failed")
     world.store.do(begin)
     event = world.last_event(h.run_id)
     assert (event.kind, event.data) == (
         "compensation",
-        {"scope": "billing", "steps": ["2", "1"], "cause": "step 3 failed"},
+        {"scope": "billing", "steps": ["2", "1"], "cause": "step 3 failed", "then": "failed"},
     )
     assert h.run["status"] == "compensating"
     for step in ("2", "1"):

@@ -35,12 +35,15 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield made
 
 
-@pytest.mark.parametrize(("transition", "state"), matrix("worker", "freeze", "batch", "store"))
+SUBJECTS = ("worker", "freeze", "breaker", "budget", "identity", "batch", "store")
+
+
+@pytest.mark.parametrize(("transition", "state"), matrix(*SUBJECTS))
 def test_a_transition_is_legal_from_exactly_its_sources(transition: type[Transition], state: str, world: World) -> None:
     recipes.check(world, transition, state)
 
 
-@pytest.mark.parametrize("transition", transitions("worker", "freeze", "batch", "store"))
+@pytest.mark.parametrize("transition", transitions(*SUBJECTS))
 def test_an_id_that_was_used_for_something_else_is_a_conflict(transition: type[Transition], world: World) -> None:
     recipes.check_conflict(world, transition)
 
@@ -76,7 +79,7 @@ def test_a_freeze_says_who_what_when_and_why_and_so_does_its_end(world: World) -
 def test_a_freeze_names_a_tool_or_an_agent_or_is_of_everything(
     scope: FreezeScope, name: str | None, world: World
 ) -> None:
-    recipes.check_refused(world, freeze(scope, name), PreconditionFailed, match="names a tool or an agent")
+    recipes.check_refused(world, freeze(scope, name), PreconditionFailed, match="names a tool or an agent or a service")
 
 
 def test_a_tool_and_an_agent_of_one_name_are_frozen_one_by_one(world: World) -> None:

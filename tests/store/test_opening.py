@@ -329,9 +329,9 @@ def test_create_false_never_makes_a_file(sqlite_path: Path, pg_url: str) -> None
 
 # --- migrating ---------------------------------------------------------------------------------------------------
 
-SECOND = """
+ANOTHER = """
 from alembic import op
-revision, down_revision, branch_labels, depends_on = "0002", "0001", None, None
+revision, down_revision, branch_labels, depends_on = "9999", "{before}", None, None
 
 def upgrade():
     op.execute("CREATE TABLE half (n INTEGER)")
@@ -341,24 +341,24 @@ def upgrade():
 
 
 @pytest.fixture
-def second_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Pretend that this code knows a second schema."""
+def another_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Pretend that this code knows one schema more."""
 
     def pretend(then: str) -> None:
         migrations = tmp_path / "migrations of 100 %"
         shutil.copytree(opening.MIGRATIONS, migrations, ignore=shutil.ignore_patterns("__pycache__"))
-        (migrations / "versions" / "v0002.py").write_text(SECOND.format(then=then))
+        (migrations / "versions" / "v9999.py").write_text(ANOTHER.format(then=then, before=schema.SCHEMA_VERSION))
         monkeypatch.setattr(opening, "MIGRATIONS", migrations)
-        monkeypatch.setattr(schema, "SCHEMA_VERSION", "0002")
+        monkeypatch.setattr(schema, "SCHEMA_VERSION", "9999")
 
     return pretend
 
 
-def test_an_older_store_is_migrated_when_it_is_opened(store_url: str, second_schema: Callable[[str], None]) -> None:
+def test_an_older_store_is_migrated_when_it_is_opened(store_url: str, another_schema: Callable[[str], None]) -> None:
     with open_store(store_url) as store:
         store.do(StartRun(actor=ANN, run_id="r", agent="a"))
         store_id = store._rows(select(schema.store.c.store_id))
-    second_schema("pass")
+    another_schema("pass")
     with open_store(store_url, create=False) as store:
         assert store._rows(select(text("n")).select_from(text("half"))) == [{"n": 1}]
         assert store._rows(select(schema.store.c.store_id)) == store_id
@@ -367,14 +367,14 @@ def test_an_older_store_is_migrated_when_it_is_opened(store_url: str, second_sch
 
 
 def test_a_migration_that_fails_half_way_leaves_the_store_as_it_was(
-    store_url: str, tmp_path: Path, second_schema: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    store_url: str, tmp_path: Path, another_schema: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_store(store_url) as store:
         store.do(StartRun(actor=ANN, run_id="r", agent="a"))
     with monkeypatch.context() as patch:
         patch.setattr(opening, "MIGRATIONS", opening.MIGRATIONS)
         patch.setattr(schema, "SCHEMA_VERSION", schema.SCHEMA_VERSION)
-        second_schema("op.execute('INSERT INTO no_such_table VALUES (1)')")
+        another_schema("op.execute('INSERT INTO no_such_table VALUES (1)')")
         assert "no_such_table" in str(refused(CannotOpen, store_url))
     with open_store(store_url) as store:
         with store.backend.engine.connect() as connection:
@@ -384,9 +384,9 @@ def test_a_migration_that_fails_half_way_leaves_the_store_as_it_was(
 
 
 def test_a_first_migration_that_fails_half_way_leaves_nothing(
-    store_url: str, tmp_path: Path, second_schema: Callable[[str], None]
+    store_url: str, tmp_path: Path, another_schema: Callable[[str], None]
 ) -> None:
-    second_schema("op.execute('INSERT INTO no_such_table VALUES (1)')")
+    another_schema("op.execute('INSERT INTO no_such_table VALUES (1)')")
     refused(CannotOpen, store_url)
     if store_url.startswith("sqlite"):
         assert [p.name for p in tmp_path.iterdir()] == ["migrations of 100 %"]

@@ -864,7 +864,7 @@ def test_a_row_edited_between_two_steps_would_be_noticed(small: Arena) -> None:
 
 
 def test_a_refusal_that_leaves_something_behind_would_be_noticed(small: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
-    def spoiled(view: Any, tool: str, agent: str) -> None:
+    def spoiled(view: Any, *_: Any) -> None:
         if any(f["scope"] == FreezeScope.EVERYTHING for f in view.freezes()):
             for entry in view._entries.values():
                 if entry.row is not None and "owner" in entry.row:

@@ -191,9 +191,13 @@ class OnRun(Transition):
 MAX_NAME = 200
 
 
+def is_name(name: str) -> bool:
+    return 0 < len(name) <= MAX_NAME and name.isprintable()
+
+
 def check_name(what: str, name: str) -> None:
     """Names are keys of rows, so both databases must be able to hold them exactly, and people to read them."""
-    if not 0 < len(name) <= MAX_NAME or not name.isprintable():
+    if not is_name(name):
         raise PreconditionFailed(
             f"{name!r} cannot be {what}: 1 to {MAX_NAME} printable characters. Nothing was changed."
         )

@@ -12,9 +12,10 @@ from typing import Any, ClassVar
 
 import orjson
 
-from walkback_store.errors import Frozen, KeyConflict, NotFound, PreconditionFailed, StopRequested
+from walkback_store.errors import KeyConflict, NotFound, PreconditionFailed, StopRequested
 from walkback_store.log import Draft, Row
-from walkback_store.machine.base import ANYONE, LEAVES_WORKER, NONE, STORE, UNCHANGED, Load, OnRun, View
+from walkback_store.machine.base import ANYONE, LEAVES_WORKER, NONE, STORE, UNCHANGED, Load, OnRun, View, is_name
+from walkback_store.machine.gates import check_freezes, check_identity, owner_status, place_of
 from walkback_store.machine.runs import (
     NO_WHY,
     approval_key,
@@ -35,7 +36,6 @@ from walkback_store.words import (
     DecisionStatus,
     Effect,
     Evidence,
-    FreezeScope,
     Kind,
     OperationStatus,
     RunStatus,
@@ -81,21 +81,6 @@ def counts(run: Row, before: str | None, after: str) -> dict[str, Any]:
             if status in COUNTED:
                 changed[COUNTED[O(status)]] = run[COUNTED[O(status)]] + by
     return changed
-
-
-def check_freezes(view: View, tool: str, agent: str) -> None:
-    for freeze in view.freezes():
-        scope, name = freeze["scope"], freeze["name"]
-        if (
-            scope == FreezeScope.EVERYTHING
-            or (scope == FreezeScope.TOOL and name == tool)
-            or (scope == FreezeScope.AGENT and name == agent)
-        ):
-            what = "everything" if scope == FreezeScope.EVERYTHING else f"{scope} {name!r}"
-            raise Frozen(
-                f"{what} is frozen by {freeze['by']}: {freeze['reason']}. {tool!r} was not called; the run waits until "
-                "the freeze is lifted."
-            )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -148,12 +133,32 @@ class Call:
             data["expects"] = self.expects
         return data
 
+    def owned(self) -> Iterable[Load]:
+        """The row that says who owns its identity."""
+        if self.identity is not None and self.compensates is None and is_name(self.identity):
+            yield ("identities", STORE, self.identity)
+
+
+def check_owned(t: AskApproval | Intend, view: View) -> None:
+    """An identity can be taken over while its owner is denied, and that may be asked about once more."""
+    if t.call.compensates is None:
+        check_identity(view, t.call.identity, t.run_id, t.step)
+
 
 def check_same_call(t: AskApproval | Intend, operation: Row, args_hash: str) -> None:
     if (args_hash, operation["tool"]) != (t.call.args_hash, t.call.tool):
         raise KeyConflict(
             f"step {t.step} of run {t.run_id!r} is recorded as {operation['tool']} with arguments {args_hash[:12]}, "
             f"not {t.call.tool} with {t.call.args_hash[:12]}. Nothing was called."
+        )
+
+
+def check_own(run_id: str, operation: Row) -> None:
+    """What an operation only refers to is undone where it was done."""
+    if operation["refers_to"] is not None:
+        raise PreconditionFailed(
+            f"{run_id}#{operation['step']} called nothing: its outcome is that of {operation['refers_to']}, which owns "
+            "it, and only there is it undone. Nothing was changed."
         )
 
 
@@ -178,7 +183,7 @@ class AskApproval(OnOperation):
     kind: ClassVar = Kind.APPROVAL_ASKED
     needs: ClassVar = (
         "no attempt is running; it is the same call; an earlier approval has expired (one that was refused is not "
-        "asked again)"
+        "asked again); nobody else owns its identity"
     )
 
     call: Call
@@ -189,7 +194,9 @@ class AskApproval(OnOperation):
     shown: object = None
 
     def loads(self) -> Iterable[Load]:
-        return (("operations", self.run_id, self.step), ("approvals", self.run_id, approval_key(self.step, 1)))
+        yield ("operations", self.run_id, self.step)
+        yield ("approvals", self.run_id, approval_key(self.step, 1))
+        yield from self.call.owned()
 
     def _check_may_ask_again(self, view: View, operation: Row, approval: Row | None) -> None:
         over = approval is not None and (
@@ -217,6 +224,7 @@ class AskApproval(OnOperation):
             check_same_call(self, operation, operation["args_hash"])
             check_no_attempt_runs(self.run_id, operation)
             self._check_may_ask_again(view, operation, approval)
+        check_owned(self, view)
         n = 1 if approval is None else approval["n"] + 1
         data, of_run, of_steps = self._boundary(view, run)
         row: dict[str, Any] = {"status": O.AWAITING_APPROVAL}
@@ -292,8 +300,8 @@ class Intend(OnOperation):
     needs: ClassVar = (
         "nobody asked the run to pause or cancel; nothing that applies is frozen; an approval that was asked for is "
         "given for this digest, not expired, and its waiting time is over; the step was not recorded as another call; "
-        "a run that is compensating, and no other, calls compensations, each of an operation that has succeeded and "
-        "that no other undoes"
+        "nobody else owns its identity; a run that is compensating, and no other, calls compensations, each of an "
+        "operation of its own that has succeeded and that no other undoes"
     )
 
     call: Call
@@ -311,6 +319,7 @@ class Intend(OnOperation):
             yield ("approvals", self.run_id, approval_key(self.step, 1))
         if self.call.compensates is not None:
             yield ("operations", self.run_id, self.call.compensates)
+        yield from self.call.owned()
 
     def decide(self, view: View) -> list[Draft]:
         run = self._live_run(view)
@@ -329,8 +338,9 @@ class Intend(OnOperation):
                 "was not called; stop the run at this boundary."
             )
         check_direction(self.run_id, run, call.effect, call.compensates)
+        check_owned(self, view)
         undone = None if call.compensates is None else self._undoable(view, call.compensates)
-        check_freezes(view, call.tool, run["agent"])
+        check_freezes(view, call.tool, run["agent"], call.service, place_of(self.run_id, self.step))
         data, of_run, of_steps = self._boundary(view, run)
         seq = run["head_seq"] + 1
         n = 1 if operation is None else operation["attempts"] + 1
@@ -363,6 +373,7 @@ class Intend(OnOperation):
             raise PreconditionFailed(
                 f"{self.run_id}#{step} is {found}: only what succeeded is undone, and only once. Nothing was called."
             )
+        check_own(self.run_id, undone)
         return undone
 
     def _consumed(self, view: View) -> dict[str, Any]:
@@ -431,7 +442,8 @@ class StartAttempt(OnOperation):
         check_no_attempt_runs(self.run_id, operation)
         check_carried_out(self, run)
         check_direction(self.run_id, run, operation["effect"], operation["compensates"])
-        check_freezes(view, operation["tool"], run["agent"])
+        place = place_of(self.run_id, self.step)
+        check_freezes(view, operation["tool"], run["agent"], operation["service"], place)
         approval = latest_approval(view, self.run_id, self.step)
         if approval is not None and approval["expires_at"] is not None and approval["expires_at"] <= view.now:
             raise PreconditionFailed(f"the approval of {self.run_id}#{self.step} has expired; ask again.")
@@ -606,6 +618,68 @@ class Settle(OnOperation):
 
 
 @dataclass(kw_only=True, slots=True)
+class Refer(OnOperation):
+    """Nothing is called: another operation has done exactly this, and its outcome is this one's too. Never undone."""
+
+    sources: ClassVar = (NONE,)
+    targets: ClassVar = (O.SUCCEEDED,)
+    kind: ClassVar = Kind.OUTCOME
+    needs: ClassVar = "the identity is owned by that operation, which was the same call and has succeeded"
+
+    call: Call
+    identity: str
+    owner: tuple[str, str]
+    """The run and step of the operation that did it."""
+    result: object = None
+
+    def loads(self) -> Iterable[Load]:
+        yield ("operations", self.run_id, self.step)
+        yield ("operations", *self.owner)
+        if is_name(self.identity):
+            yield ("identities", STORE, self.identity)
+
+    def decide(self, view: View) -> list[Draft]:
+        run = self._live_run(view)
+        call = self.call
+        if view.row("operations", self.run_id, self.step) is not None:
+            self._operation(view)
+        check_carried_out(self, run)
+        check_direction(self.run_id, run, call.effect, call.compensates)
+        refers_to = place_of(*self.owner)
+        self._check_done(view, refers_to)
+        data, of_run, of_steps = self._boundary(view, run)
+        step = started_step(view, run, of_run, self.step, "call", call.tool)
+        step |= {"status": "succeeded", "ended_at": view.now, "after": step["before"]}
+        row = call.columns() | {
+            "identity": self.identity, "status": O.SUCCEEDED, "refers_to": refers_to, "started_at": view.now,
+            "ended_at": view.now, "outcome_seq": run["head_seq"] + 1,
+        }  # fmt: skip
+        row.pop("compensate", None)
+        if run["crashes"]:
+            of_run["crashes"] = 0
+        sets = {
+            "runs": {"": of_run | moved_on(run, self.step)},
+            "steps": {**of_steps, self.step: step},
+            "operations": {self.step: row},
+        }
+        facts = {**data, "outcome": O.SUCCEEDED, "refers_to": refers_to, "result": self.result, **call.facts()}
+        return [Draft(Kind.OUTCOME, facts, sets, self.step)]
+
+    def _check_done(self, view: View, refers_to: str) -> None:
+        identity = view.row("identities", STORE, self.identity) if is_name(self.identity) else None
+        if identity is None or (identity["run_id"], identity["step"]) != tuple(self.owner):
+            owned = "nobody" if identity is None else place_of(identity["run_id"], identity["step"])
+            raise PreconditionFailed(
+                f"{self.identity!r} is owned by {owned}, not by {refers_to}. Nothing was changed; claim it."
+            )
+        if (identity["tool"], identity["args_hash"]) != (self.call.tool, self.call.args_hash):
+            raise KeyConflict(f"{refers_to} did {self.identity!r} with another call than this. Nothing was changed.")
+        status = owner_status(view, identity)
+        if status != O.SUCCEEDED:
+            raise PreconditionFailed(f"{refers_to} is {status}, and has no outcome to refer to. Nothing was changed.")
+
+
+@dataclass(kw_only=True, slots=True)
 class AppendLateEvidence(OnOperation):
     """What a late or fenced-off attempt learned. The one unfenced append: it raises a flag and changes nothing else."""
 
@@ -676,14 +750,16 @@ class BeginCompensation(OnRun):
     also: ClassVar = {"decision": ((DecisionStatus.WAITING, DecisionStatus.CARRIED_OUT),)}
     kind: ClassVar = Kind.COMPENSATION
     needs: ClassVar = (
-        "nothing in the run is pending or awaits approval, and nothing in scope is unknown; an operator's decision, if "
-        "any, is due and is about exactly this"
+        "nothing in the run is pending or awaits approval, and nothing in scope is unknown or only refers to what "
+        "another did; an operator's decision, if any, is due and is about exactly this"
     )
 
     scope: str
     steps: Sequence[str]
     cause: str
     decision: int | None = None
+    then: str = "running"
+    """What the run is to do when all of it is undone; for whoever carries it out, and not checked here."""
 
     def loads(self) -> Iterable[Load]:
         return [("operations", self.run_id, step) for step in self.steps]
@@ -701,6 +777,7 @@ class BeginCompensation(OnRun):
                     f"{self.run_id}#{step} is {operation['status']}: what may still happen cannot be undone. Settle it "
                     "first; nothing was changed."
                 )
+            check_own(self.run_id, operation)
         if run["pending_operations"] or run["awaiting_operations"]:
             raise PreconditionFailed(
                 f"run {self.run_id!r} has operations that are pending or await approval, so it is not at a boundary. "
@@ -712,7 +789,7 @@ class BeginCompensation(OnRun):
             what = to_compensate(self.scope, self.steps)
             sets["decisions"] = carried_out(self, view, self.decision, "compensate", what=what)
             sets["runs"][""] |= NO_WHY | {"finished_at": None, "decision": None}
-        data = {"scope": self.scope, "steps": list(self.steps), "cause": self.cause}
+        data = {"scope": self.scope, "steps": list(self.steps), "cause": self.cause, "then": self.then}
         return [Draft(Kind.COMPENSATION, data, sets)]
 
 
@@ -790,6 +867,7 @@ __all__ = [
     "Intend",
     "RecordRecovery",
     "RecordVerification",
+    "Refer",
     "Settle",
     "StartAttempt",
 ]

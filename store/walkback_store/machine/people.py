@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from walkback_store.errors import NotFound, PreconditionFailed
 from walkback_store.log import Draft, Row
 from walkback_store.machine.base import NONE, OPERATOR, SYSTEM, UNCHANGED, Load, OnRun, View, require_reason
-from walkback_store.machine.operations import OnOperation, carried_out, counts, to_compensate
+from walkback_store.machine.operations import OnOperation, carried_out, check_own, counts, to_compensate
 from walkback_store.machine.runs import (
     DECISION,
     NO_WAIT,
@@ -370,16 +370,23 @@ class DecideCompensate(OperatorOnRun):
     sources: ClassVar = (R.NEEDS_OPERATOR, R.PAUSED, R.SUCCEEDED, R.FAILED, R.CANCELLED, R.COMPENSATED)
     targets: ClassVar = (R.WAITING,)
     also: ClassVar = {"decision": ((NONE, D.WAITING),)}
-    needs: ClassVar = "a reason; every operation of the run is settled"
+    needs: ClassVar = "a reason; every operation of the run is settled; none of the steps only refers to another's"
 
     scope: str
     steps: Sequence[str]
     regret: int = REGRET
 
+    def loads(self) -> Iterable[Load]:
+        return [("operations", self.run_id, step) for step in self.steps]
+
     def decide(self, view: View) -> list[Draft]:
         require_reason(self.reason)
         run = self._check_run(view)
         check_settled(self, run)
+        for step in self.steps:
+            operation = view.row("operations", self.run_id, step)
+            if operation is not None:
+                check_own(self.run_id, operation)
         what = to_compensate(self.scope, self.steps)
         seq = run["head_seq"] + 1
         sets = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from walkback_store.errors import NotFound, PreconditionFailed, Refused, RunExists, RunPruned, StaleFence
+from walkback_store.errors import Frozen, NotFound, PreconditionFailed, Refused, RunExists, RunPruned, StaleFence
 from walkback_store.frames import unpack_body
 from walkback_store.log import Draft, Row
 from walkback_store.machine.base import (
@@ -15,12 +15,14 @@ from walkback_store.machine.base import (
     LEAVES_WORKER,
     NONE,
     STORE,
+    SYSTEM,
     UNCHANGED,
     Load,
     OnRun,
     View,
     check_name,
 )
+from walkback_store.machine.gates import FREEZE, IDENTITY, UNDECIDED, check_freezes, owner_status
 from walkback_store.values import decode, encode, fingerprint
 from walkback_store.words import (
     FINISHED,
@@ -311,7 +313,8 @@ class TakeSnapshot(OnRun):
 class ParkRun(OnRun):
     """The run waits, and holds no worker: for a time, for `signal:NAME`, for `approval:STEP`, or for something else.
 
-    What came just before it parked is not lost: then the run is due at once.
+    What came just before it parked is not lost: then the run is due at once. One that waits for `freeze:TOOL` or for
+    `identity:TEXT` is woken by whoever looks after it, see `WakeRun`.
     """
 
     sources: ClassVar = (R.RUNNING, R.COMPENSATING)
@@ -345,6 +348,47 @@ class ParkRun(OnRun):
             approval = latest_approval(view, self.run_id, step)
             if approval is not None and approval["status"] != ApprovalStatus.ASKED:
                 yield max(view.now, approval["not_before"] or 0)
+
+
+@dataclass(kw_only=True, slots=True)
+class WakeRun(OnRun):
+    """What held the run up is gone: it can be claimed, and finds out by itself what to do next."""
+
+    sources: ClassVar = (R.WAITING,)
+    targets: ClassVar = (R.RUNNING, R.COMPENSATING)
+    kind: ClassVar = Kind.WAIT
+    by: ClassVar = SYSTEM
+    needs: ClassVar = (
+        "it waits for `freeze:TOOL`, and nothing stops that tool for its agent any more; or for `identity:TEXT`, which "
+        "nobody owns, or whose owner's outcome is known"
+    )
+
+    def decide(self, view: View) -> list[Draft]:
+        run = self._check_run(view)
+        found = run["waits_for"]
+        if found.startswith(FREEZE):
+            try:
+                check_freezes(view, found.removeprefix(FREEZE), run["agent"])
+            except Frozen as frozen:
+                raise PreconditionFailed(f"run {self.run_id!r} goes on waiting: {frozen}") from frozen
+        elif found.startswith(IDENTITY):
+            self._check_decided(view, found.removeprefix(IDENTITY))
+        else:
+            raise PreconditionFailed(
+                f"run {self.run_id!r} waits for {found!r}, which nobody can see. It was not woken."
+            )
+        return [Draft(Kind.WAIT, {"woken": found}, {"runs": {"": woken(run)}})]
+
+    def _check_decided(self, view: View, identity: str) -> None:
+        row = view.row("identities", STORE, identity)
+        if row is None or row["run_id"] == self.run_id:
+            return
+        status = owner_status(view, row)
+        if status in UNDECIDED:
+            raise PreconditionFailed(
+                f"run {self.run_id!r} goes on waiting: {row['run_id']}#{row['step']}, which owns {identity!r}, is "
+                f"{status}."
+            )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -642,4 +686,5 @@ __all__ = [
     "StartRun",
     "StopAtBoundary",
     "TakeSnapshot",
+    "WakeRun",
 ]

@@ -1,14 +1,19 @@
-"""What concerns the whole store: freezes, workers, batches, adopting a copy, pruning. Kept in the store's own log."""
+"""What concerns the whole store: freezes, breakers, budgets, identities, workers, batches, adopting a copy, pruning.
+
+All of it is kept in the store's own log.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from walkback_store.errors import NotFound, PreconditionFailed
+from walkback_store.errors import KeyConflict, NotFound, NoToken, PreconditionFailed
 from walkback_store.log import Draft, Row
 from walkback_store.machine.base import (
+    ANYONE,
     NONE,
     OPERATOR,
     STORE,
@@ -18,10 +23,26 @@ from walkback_store.machine.base import (
     Transition,
     View,
     check_name,
+    is_name,
     require_reason,
 )
+from walkback_store.machine.gates import GONE, owner_status, place_of, taken
 from walkback_store.values import encode
 from walkback_store.words import FINISHED, BatchStatus, FreezeScope, Kind, OperationStatus, WorkerStatus
+
+CLOSED, OPEN = "closed", "open"
+"""The states of a breaker."""
+KEPT = "kept"
+"""The state of a budget that something was taken from."""
+FREE, OWNED = "free", "owned"
+"""The states of an identity that was claimed."""
+
+SECOND = 1_000_000
+ROUNDING = 1e-9
+MAX_DOUBLINGS = 5
+CLOSED_AGAIN: dict[str, Any] = {"failures": 0, "trips": 0, "freeze_no": None}
+LETS_GO = frozenset({GONE, OperationStatus.FAILED, OperationStatus.DENIED, OperationStatus.COMPENSATED})
+"""What an operation is when nothing of it stands, so that another may do the same."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -32,7 +53,7 @@ class OnStore(Transition):
 
 @dataclass(kw_only=True, slots=True)
 class Freeze(OnStore):
-    """No call of this tool, of this agent, or at all is dispatched from here on."""
+    """No call of this tool, of this agent, to this service, or at all is dispatched from here on."""
 
     subject: ClassVar = "freeze"
     freezes: ClassVar = True
@@ -49,7 +70,7 @@ class Freeze(OnStore):
     def decide(self, view: View) -> list[Draft]:
         require_reason(self.reason)
         if (self.name is None) != (self.scope == FreezeScope.EVERYTHING):
-            raise PreconditionFailed("a freeze names a tool or an agent, or is of everything.")
+            raise PreconditionFailed("a freeze names a tool or an agent or a service, or is of everything.")
         if any((f["scope"], f["name"]) == (self.scope, self.name) for f in view.freezes()):
             raise self._illegal(f"{self.scope} {self.name or ''}".strip(), "active")
         key = str(view.store["head_seq"] + 1)
@@ -60,13 +81,14 @@ class Freeze(OnStore):
 
 @dataclass(kw_only=True, slots=True)
 class Unfreeze(OnStore):
-    """Dispatch goes on."""
+    """Dispatch goes on. A breaker whose freeze a person lifts is closed, and counts anew."""
 
     subject: ClassVar = "freeze"
     freezes: ClassVar = True
     kind: ClassVar = Kind.OPERATOR_ACTION
     sources: ClassVar = ("active",)
     targets: ClassVar = ("lifted",)
+    also: ClassVar = {"breaker": ((OPEN, CLOSED),)}
     by: ClassVar = OPERATOR
     needs: ClassVar = "a reason"
 
@@ -75,11 +97,239 @@ class Unfreeze(OnStore):
 
     def decide(self, view: View) -> list[Draft]:
         require_reason(self.reason)
-        if not any(f["freeze_no"] == self.freeze_no for f in view.freezes()):
+        freeze = next((f for f in view.freezes() if f["freeze_no"] == self.freeze_no), None)
+        if freeze is None:
             raise self._illegal(f"freeze {self.freeze_no}", "lifted or never set")
-        row = {"lifted_at": view.now, "lifted_by": self.actor}
+        sets: dict[str, Any] = {"freezes": lifted(self, view, self.freeze_no)}
+        if freeze["scope"] == FreezeScope.SERVICE:
+            breaker = view.row("breakers", STORE, freeze["name"]) if is_name(freeze["name"]) else None
+            if breaker is not None and breaker["freeze_no"] == self.freeze_no:
+                sets["breakers"] = {freeze["name"]: CLOSED_AGAIN}
         data = {"action": "unfreeze", "freeze_no": self.freeze_no, "reason": self.reason}
-        return [Draft(Kind.OPERATOR_ACTION, data, {"freezes": {str(self.freeze_no): row}})]
+        return [Draft(Kind.OPERATOR_ACTION, data, sets)]
+
+
+def lifted(t: Transition, view: View, freeze_no: int) -> dict[str, Any]:
+    return {str(freeze_no): {"lifted_at": view.now, "lifted_by": t.actor}}
+
+
+# --- breakers ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True, slots=True)
+class OnBreaker(OnStore):
+    """A breaker that is open is a freeze of its service, so both are looked at, and changed, together."""
+
+    subject: ClassVar = "breaker"
+    freezes: ClassVar = True
+    by: ClassVar = SYSTEM
+
+    service: str
+
+    def loads(self) -> Iterable[Load]:
+        return (("breakers", STORE, self.service),) if is_name(self.service) else ()
+
+    def _breaker(self, view: View) -> tuple[Row | None, Row | None]:
+        """The breaker, and the freeze that it has set while it is open."""
+        check_name("a service", self.service)
+        breaker = view.row("breakers", STORE, self.service)
+        number = None if breaker is None else breaker["freeze_no"]
+        return breaker, next((f for f in view.freezes() if number is not None and f["freeze_no"] == number), None)
+
+
+@dataclass(kw_only=True, slots=True)
+class ServiceFailed(OnBreaker):
+    """A call of the service failed because of the service. Too often, and the breaker opens: a freeze of the service.
+
+    When the call that probes an open breaker fails, it stays open, for twice as long each time.
+    """
+
+    sources: ClassVar = (NONE, CLOSED, OPEN)
+    targets: ClassVar = (CLOSED, OPEN)
+    moves: ClassVar = ((NONE, CLOSED), (NONE, OPEN), (CLOSED, CLOSED), (CLOSED, OPEN), (OPEN, OPEN))
+    also: ClassVar = {"freeze": ((NONE, "active"),)}
+    needs: ClassVar = "to open: `threshold` failures since it last answered, and the service is not frozen"
+
+    reason: str
+    threshold: int
+    cooldown: int
+    """Microseconds until the first probe."""
+
+    def decide(self, view: View) -> list[Draft]:
+        if self.threshold < 1 or self.cooldown < 0:
+            raise PreconditionFailed("a breaker opens after at least one failure, and not for less than no time.")
+        breaker, freeze = self._breaker(view)
+        failures, trips = (0, 0) if breaker is None else (breaker["failures"], breaker["trips"])
+        row: dict[str, Any] = {"failures": failures + 1, "failed_at": view.now}
+        sets: dict[str, Any] = {"breakers": {self.service: row}}
+        data: dict[str, Any] = {"action": "service_failed", "service": self.service, "reason": self.reason}
+        if freeze is not None:
+            if freeze["probe"] is not None:  # else it was called before the breaker opened, and says nothing new
+                until = view.now + self.cooldown * 2 ** min(trips, MAX_DOUBLINGS)
+                row["trips"] = trips + 1
+                sets["freezes"] = {str(freeze["freeze_no"]): {"until": until, "probe": None}}
+                data |= {"until": until, "freeze_no": freeze["freeze_no"]}
+        elif failures + 1 >= self.threshold and not self._frozen(view):
+            number, until = view.store["head_seq"] + 1, view.now + self.cooldown
+            row |= {"trips": trips + 1, "freeze_no": number}
+            sets["freezes"] = {
+                str(number): {
+                    "scope": FreezeScope.SERVICE, "name": self.service, "by": self.actor, "reason": self.reason,
+                    "at": view.now, "until": until,
+                }
+            }  # fmt: skip
+            data |= {"until": until, "freeze_no": number}
+        return [Draft(Kind.STORE, data, sets)]
+
+    def _frozen(self, view: View) -> bool:
+        """By a person, whose freeze stops its calls as well."""
+        return any((f["scope"], f["name"]) == (FreezeScope.SERVICE, self.service) for f in view.freezes())
+
+
+@dataclass(kw_only=True, slots=True)
+class ServiceAnswered(OnBreaker):
+    """A call of the service went through: failures count from zero again, and an open breaker closes.
+
+    Does nothing when there is nothing to reset.
+    """
+
+    sources: ClassVar = (CLOSED, OPEN)
+    targets: ClassVar = (CLOSED,)
+    also: ClassVar = {"freeze": (("active", "lifted"),)}
+
+    def decide(self, view: View) -> list[Draft]:
+        breaker, freeze = self._breaker(view)
+        if breaker is None or (not breaker["failures"] and freeze is None):
+            return []
+        sets: dict[str, Any] = {"breakers": {self.service: CLOSED_AGAIN}}
+        if freeze is not None:
+            sets["freezes"] = lifted(self, view, freeze["freeze_no"])
+        return [Draft(Kind.STORE, {"action": "service_answered", "service": self.service}, sets)]
+
+
+@dataclass(kw_only=True, slots=True)
+class ProbeService(OnBreaker):
+    """One call may pass an open breaker, to see whether the service answers; until `until` nobody else may."""
+
+    sources: ClassVar = (OPEN,)
+    targets: ClassVar = (OPEN,)
+    needs: ClassVar = "its time has come, and that of an earlier probe is over; no person has frozen the service"
+
+    place: str
+    """The run and step of the call, as `run_id#step`."""
+    until: int
+
+    def decide(self, view: View) -> list[Draft]:
+        _, freeze = self._breaker(view)
+        if not self.place.strip():
+            raise PreconditionFailed("a probe is a call: say which. Nothing was changed.")
+        if freeze is None:
+            raise PreconditionFailed(f"the breaker of {self.service!r} is not open. Nothing was changed; just call.")
+        if freeze["until"] is None or freeze["until"] > view.now:
+            probed = f", and is being probed by {freeze['probe']}" if freeze["probe"] is not None else ""
+            raise PreconditionFailed(
+                f"the breaker of {self.service!r} may not be probed before {freeze['until']}{probed}. Wait for it."
+            )
+        data = {"action": "probe_service", "service": self.service, "place": self.place, "until": self.until}
+        row = {"probe": self.place, "until": self.until}
+        return [Draft(Kind.STORE, data, {"freezes": {str(freeze["freeze_no"]): row}})]
+
+
+# --- budgets -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True, slots=True)
+class TakeToken(OnStore):
+    """One retry of a tool is taken from its budget, which all workers share: a bucket of tokens that fills with time.
+
+    An empty one refuses with `NoToken`, which says when to ask again.
+    """
+
+    subject: ClassVar = "budget"
+    sources: ClassVar = (NONE, KEPT)
+    targets: ClassVar = (KEPT,)
+    by: ClassVar = SYSTEM
+    needs: ClassVar = "there is a token; a bucket that was never used is full"
+
+    tool: str
+    capacity: float
+    per_second: float
+
+    def loads(self) -> Iterable[Load]:
+        return (("buckets", STORE, self.tool),) if is_name(self.tool) else ()
+
+    def decide(self, view: View) -> list[Draft]:
+        check_name("a tool", self.tool)
+        if not 1 <= self.capacity < math.inf or not 0 < self.per_second < math.inf:
+            raise PreconditionFailed("a budget holds at least one token, and fills up with time. Nothing was changed.")
+        bucket = view.row("buckets", STORE, self.tool)
+        tokens, now = float(self.capacity), view.now
+        if bucket is not None:
+            now = max(now, bucket["at"])  # a clock that was set back fills nothing up
+            tokens = min(tokens, bucket["tokens"] + (now - bucket["at"]) * self.per_second / SECOND)
+        if tokens < 1 - ROUNDING:
+            at = now + math.ceil((1 - tokens) / self.per_second * SECOND)
+            raise NoToken(f"the retries of {self.tool!r} are spent for now. Nothing was changed; ask again later.", at)
+        row = {"tokens": max(0.0, tokens - 1), "at": now}
+        return [Draft(Kind.STORE, {"action": "take_token", "tool": self.tool}, {"buckets": {self.tool: row}})]
+
+
+# --- identities --------------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True, slots=True)
+class ClaimIdentity(OnStore):
+    """From here on this operation is the only one in the store that may do what the identity names.
+
+    It owns it until it is settled as not done, or undone; then another may take it over, as the next generation.
+    Claimed again by its owner, it stays as it is. Anybody else is refused with `IdentityTaken`, which says who owns it.
+    """
+
+    subject: ClassVar = "identity"
+    sources: ClassVar = (NONE, FREE)
+    targets: ClassVar = (OWNED,)
+    by: ClassVar = ANYONE
+    needs: ClassVar = "no other operation owns it; while one does, it is the same call, or a `KeyConflict`"
+
+    identity: str
+    run_id: str
+    step: str
+    tool: str
+    args_hash: str
+
+    def loads(self) -> Iterable[Load]:
+        return (("identities", STORE, self.identity),) if is_name(self.identity) else ()
+
+    def decide(self, view: View) -> list[Draft]:
+        check_name("an identity", self.identity)
+        check_name("a step", self.step)
+        if view.run(self.run_id) is None:
+            raise NotFound(f"there is no run {self.run_id!r} in this store. Nothing was claimed.")
+        found = view.row("identities", STORE, self.identity)
+        generation = 1
+        if found is not None:
+            if (found["run_id"], found["step"]) == (self.run_id, self.step):
+                self._check_same(found)
+                return []
+            status = owner_status(view, found)
+            if status not in LETS_GO:
+                self._check_same(found)
+                raise taken(found, status)
+            generation = found["generation"] + 1
+        row = {
+            "generation": generation, "run_id": self.run_id, "step": self.step, "tool": self.tool,
+            "args_hash": self.args_hash, "at": view.now, "outcome": None,
+        }  # fmt: skip
+        data = {"action": "claim_identity", "identity": self.identity, **row}
+        del data["outcome"], data["at"]
+        return [Draft(Kind.STORE, data, {"identities": {self.identity: row}}, self.step)]
+
+    def _check_same(self, found: Row) -> None:
+        if (found["tool"], found["args_hash"]) != (self.tool, self.args_hash):
+            raise KeyConflict(
+                f"{self.identity!r} is owned by {place_of(found['run_id'], found['step'])}, as {found['tool']} with "
+                f"arguments {found['args_hash'][:12]}, not {self.tool} with {self.args_hash[:12]}. Nothing was called."
+            )
 
 
 # --- workers -----------------------------------------------------------------------------------------------------
@@ -316,7 +566,10 @@ class AdoptStore(OnStore):
 
 @dataclass(kw_only=True, slots=True)
 class NotePrune(OnStore):
-    """A finished run is about to be reduced to its audit trail and a tombstone."""
+    """A finished run is about to be reduced to its audit trail and a tombstone.
+
+    Who asks for an identity that it owns must still learn what became of it, so that is noted with the identity.
+    """
 
     sources: ClassVar = ("not pruned",)
     targets: ClassVar = ("pruned",)
@@ -326,25 +579,40 @@ class NotePrune(OnStore):
     pruned: str
     head_seq: int
     finished_at: int
+    outcomes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """For each identity that the run owns: the step, and the status of its operation."""
+
+    def loads(self) -> Iterable[Load]:
+        return [("identities", STORE, identity) for identity in self.outcomes]
 
     def decide(self, view: View) -> list[Draft]:
         run = view.run(self.pruned)
         if run is not None and run["status"] not in FINISHED:  # it may be gone by now, in this same transaction
             raise PreconditionFailed(f"run {self.pruned!r} is {run['status']}; only what has finished is pruned.")
         data = {"action": "prune", "run_id": self.pruned, "head_seq": self.head_seq, "finished_at": self.finished_at}
-        return [Draft(Kind.STORE, data, {})]
+        kept = {}
+        for identity, (step, status) in self.outcomes.items():
+            row = view.row("identities", STORE, identity)
+            if row is not None and (row["run_id"], row["step"]) == (self.pruned, step):  # nobody took it over meanwhile
+                kept[identity] = {"outcome": status}
+        return [Draft(Kind.STORE, data, {"identities": kept} if kept else {})]
 
 
 __all__ = [
     "STORE",
     "AdoptStore",
+    "ClaimIdentity",
     "Freeze",
     "LoseWorker",
     "NotePrune",
     "OpenBatch",
+    "ProbeService",
     "RegisterWorker",
     "ReleaseMember",
+    "ServiceAnswered",
+    "ServiceFailed",
     "StopBatch",
     "StopWorker",
+    "TakeToken",
     "Unfreeze",
 ]

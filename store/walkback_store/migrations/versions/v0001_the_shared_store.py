@@ -1,19 +1,439 @@
 """The shared store: the event log, its projections, snapshots.
 
-The tables are taken from `schema.py` as long as this is the only migration; the next one freezes them here.
+The tables are those of this version, for good: `schema.py` has them as they are now.
 """
 
 from __future__ import annotations
 
 from alembic import op
-from sqlalchemy import text
-
-from walkback_store.schema import metadata
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
 
 revision = "0001"
 down_revision = None
 branch_labels = None
 depends_on = None
+
+metadata = MetaData()
+
+# Byte order, so that prefix ranges and keyset pages use the index on PostgreSQL whatever the database's locale.
+Name = Text().with_variant(Text(collation="C"), "postgresql")
+Serial = BigInteger().with_variant(Integer(), "sqlite")  # SQLite only counts up by itself for INTEGER PRIMARY KEY
+
+
+def _flag(name: str) -> Column[int]:
+    return Column(name, Integer, nullable=False, server_default=text("0"), default=0)
+
+
+store = Table(
+    "store",
+    metadata,
+    Column("id", Integer, CheckConstraint("id = 1"), primary_key=True, autoincrement=False),
+    Column("store_id", Name, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("home", Name, nullable=False),  # where it lives; elsewhere, it is a copy
+    Column("written_by", Name, nullable=False),  # the walkback version whose migration ran last
+    Column("feed_base", BigInteger, nullable=False),  # events up to here were committed in an earlier epoch
+    Column("created_at", BigInteger, nullable=False),
+    Column("head_seq", BigInteger, nullable=False),
+    Column("head_hash", LargeBinary, nullable=False),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("pos", Serial, primary_key=True, autoincrement=True),
+    Column("run_no", BigInteger, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("kind", Name, nullable=False),
+    Column("actor", Name, nullable=False),
+    Column("step", Name),
+    Column("transition", LargeBinary),  # on the first event of a transition only
+    Column("hash", LargeBinary, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    UniqueConstraint("run_no", "seq", name="uq_events_run_seq"),
+    Index(
+        "uq_events_transition",
+        "transition",
+        unique=True,
+        sqlite_where=text("transition IS NOT NULL"),
+        postgresql_where=text("transition IS NOT NULL"),
+    ),
+    Index(
+        "ix_events_people",
+        "at",
+        sqlite_where=text("kind IN ('operator_action', 'approval_given', 'approval_refused')"),
+        postgresql_where=text("kind IN ('operator_action', 'approval_given', 'approval_refused')"),
+    ),
+    sqlite_autoincrement=True,
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("run_no", Serial, primary_key=True, autoincrement=True),
+    Column("run_id", Name, nullable=False, unique=True),
+    Column("agent", Name, nullable=False),
+    Column("agent_version", Name, nullable=False),
+    Column("status", Name, nullable=False),
+    Column("status_seq", BigInteger, nullable=False),  # the event that last changed the status
+    Column("why", Name),
+    Column("why_detail", Name),
+    Column("why_step", Name),
+    Column("why_since", BigInteger),
+    Column("resume_to", Name),  # what a paused run, or a decision taken back, returns to
+    _flag("cancel_requested"),
+    _flag("pause_requested"),
+    Column("worker", Name),
+    Column("fence", BigInteger, nullable=False, default=0),
+    _flag("crashes"),
+    Column("wake_at", BigInteger),
+    Column("waits_for", Name),
+    Column("decision", BigInteger),  # a person's, that a worker has yet to carry out
+    Column("undoing", Name),  # the steps that a compensation under way is to undo
+    Column("plan", Name),
+    Column("tags", Name),
+    Column("input_digest", Name, nullable=False),
+    Column("position", Integer, nullable=False, default=0),
+    Column("steps", Integer, nullable=False, default=0),
+    Column("last_step", Name),
+    Column("snapshots", Integer, nullable=False, default=0),
+    Column("last_snapshot", Integer),
+    _flag("awaiting_operations"),
+    _flag("pending_operations"),
+    _flag("unknown_operations"),
+    Column("owner", Name),
+    Column("error_class", Name),
+    Column("fingerprint", Name),
+    Column("parent", Name),
+    Column("fork_step", Name),
+    Column("fork_kind", Name),
+    Column("superseded_by", Name),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Column("finished_at", BigInteger),
+    Column("head_seq", BigInteger, nullable=False),
+    Column("head_hash", LargeBinary, nullable=False),
+    Index("ix_runs_created", "created_at", "run_no"),
+    Index("ix_runs_status", "status", "created_at", "run_no"),
+    Index("ix_runs_agent", "agent", "status", "created_at", "run_no"),
+    Index(
+        "ix_runs_worker", "worker", sqlite_where=text("worker IS NOT NULL"), postgresql_where=text("worker IS NOT NULL")
+    ),
+    Index(
+        "ix_runs_claimable",
+        "agent",
+        "agent_version",
+        "run_no",
+        sqlite_where=text("worker IS NULL AND status IN ('running', 'compensating')"),
+        postgresql_where=text("worker IS NULL AND status IN ('running', 'compensating')"),
+    ),
+    Index(
+        "ix_runs_wake",
+        "agent",
+        "agent_version",
+        "wake_at",
+        # Only a waiting run has one, so queries need not say that it waits. (The more PostgreSQL is told, the fewer
+        # runs it expects, until it reads them all and sorts them.)
+        sqlite_where=text("wake_at IS NOT NULL"),
+        postgresql_where=text("wake_at IS NOT NULL"),
+    ),
+    Index(
+        "ix_runs_finished",
+        "finished_at",
+        sqlite_where=text("finished_at IS NOT NULL"),
+        postgresql_where=text("finished_at IS NOT NULL"),
+    ),
+    Index(
+        "ix_runs_fingerprint",
+        "fingerprint",
+        "created_at",
+        "run_no",
+        sqlite_where=text("fingerprint IS NOT NULL"),
+        postgresql_where=text("fingerprint IS NOT NULL"),
+    ),
+    Index(
+        "ix_runs_parent", "parent", sqlite_where=text("parent IS NOT NULL"), postgresql_where=text("parent IS NOT NULL")
+    ),
+    sqlite_autoincrement=True,
+)
+
+run_tags = Table(
+    "run_tags",
+    metadata,
+    Column("tag", Name, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("run_no", BigInteger, nullable=False),
+    PrimaryKeyConstraint("tag", "created_at", "run_no"),
+    Index("ix_run_tags_run", "run_no"),
+    sqlite_with_rowid=False,
+)
+
+steps = Table(
+    "steps",
+    metadata,
+    Column("run_no", BigInteger, nullable=False),
+    Column("step", Name, nullable=False),
+    Column("first_seq", BigInteger, nullable=False),
+    Column("kind", Name, nullable=False),
+    Column("name", Name, nullable=False),
+    Column("status", Name, nullable=False),
+    Column("before", Integer),
+    Column("after", Integer),
+    Column("started_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    PrimaryKeyConstraint("run_no", "step"),
+    Index("ix_steps_order", "run_no", "first_seq"),
+    sqlite_with_rowid=False,
+)
+
+operations = Table(
+    "operations",
+    metadata,
+    Column("run_no", BigInteger, nullable=False),
+    Column("step", Name, nullable=False),
+    Column("tool", Name, nullable=False),
+    Column("tool_version", Name, nullable=False),
+    Column("effect", Name, nullable=False),
+    Column("service", Name),
+    Column("status", Name, nullable=False),
+    Column("touched", BigInteger, nullable=False, default=0),  # the event that last changed this row
+    Column("key", Name),
+    Column("key_until", BigInteger),
+    Column("args_hash", Name, nullable=False),
+    Column("identity", Name),
+    Column("description", Name),
+    Column("stake", Name),
+    Column("stake_value", Float),
+    _flag("can_verify"),
+    Column("compensate", Name),  # the tool that undoes this one
+    Column("scope", Name),
+    Column("compensates", Name),  # the step this operation undoes
+    Column("compensated_by", Name),
+    _flag("attempts"),
+    _flag("attempting"),
+    Column("intent_seq", BigInteger),
+    Column("outcome_seq", BigInteger),
+    Column("evidence", Name),
+    Column("evidence_at", BigInteger),
+    _flag("duplicate_suspected"),
+    _flag("verify_requested"),
+    Column("error_class", Name),
+    Column("error", Name),
+    Column("started_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    PrimaryKeyConstraint("run_no", "step"),
+    # On SQLite the inbox is read from this index alone, which halves its time. PostgreSQL's has no texts: they may be
+    # long, and an entry that does not fit is refused together with the row.
+    Index(
+        "ix_operations_attention",
+        *("status", "tool", "tool_version", "error_class", "compensate", "key_until", "stake", "stake_value"),
+        *("duplicate_suspected", "started_at", "ended_at"),
+        sqlite_where=text("status = 'unknown' OR duplicate_suspected = 1"),
+    ).ddl_if(dialect="sqlite"),
+    Index(
+        "ix_operations_attention",
+        "status",
+        "ended_at",
+        postgresql_where=text("status = 'unknown' OR duplicate_suspected = 1"),
+    ).ddl_if(dialect="postgresql"),
+    sqlite_with_rowid=False,
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("run_no", BigInteger, nullable=False),
+    Column("step", Name, nullable=False),
+    Column("n", Integer, nullable=False),
+    Column("status", Name, nullable=False),  # running, ended or abandoned
+    Column("worker", Name, nullable=False),
+    Column("deadline", BigInteger),
+    Column("answer", Name),
+    Column("error_class", Name),
+    Column("error", Name),
+    Column("started_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    PrimaryKeyConstraint("run_no", "step", "n"),
+    sqlite_with_rowid=False,
+)
+
+approvals = Table(
+    "approvals",
+    metadata,
+    Column("run_no", BigInteger, nullable=False),
+    Column("step", Name, nullable=False),
+    Column("n", Integer, nullable=False),
+    Column("status", Name, nullable=False),
+    Column("touched", BigInteger, nullable=False, default=0),
+    Column("digest", Name, nullable=False),
+    Column("rule", Name, nullable=False),
+    Column("role", Name),
+    Column("asked_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger),
+    Column("not_before", BigInteger),
+    Column("decided_by", Name),
+    Column("decided_at", BigInteger),
+    Column("reason", Name),
+    Column("edited_hash", Name),
+    Column("edited_digest", Name),  # of what was agreed to, when that is not what was asked
+    PrimaryKeyConstraint("run_no", "step", "n"),
+    Index(
+        "ix_approvals_asked",
+        "asked_at",
+        sqlite_where=text("status = 'asked'"),
+        postgresql_where=text("status = 'asked'"),
+    ),
+    sqlite_with_rowid=False,
+)
+
+decisions = Table(
+    "decisions",
+    metadata,
+    Column("run_no", BigInteger, nullable=False),
+    Column("seq", BigInteger, nullable=False),  # the event that recorded it
+    Column("step", Name),
+    Column("action", Name, nullable=False),
+    Column("what", Name),  # of a compensation: its scope and steps
+    Column("status", Name, nullable=False),
+    Column("by", Name, nullable=False),
+    Column("batch", BigInteger),
+    Column("not_before", BigInteger, nullable=False),
+    Column("decided_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    Column("ended_by", Name),
+    PrimaryKeyConstraint("run_no", "seq"),
+    Index(
+        "ix_decisions_waiting",
+        "not_before",
+        sqlite_where=text("status = 'waiting'"),
+        postgresql_where=text("status = 'waiting'"),
+    ),
+    sqlite_with_rowid=False,
+)
+
+signals = Table(
+    "signals",
+    metadata,
+    Column("run_no", BigInteger, nullable=False),
+    Column("signal_id", Name, nullable=False),
+    Column("name", Name, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("consumed_by", Name),
+    Column("received_at", BigInteger, nullable=False),
+    PrimaryKeyConstraint("run_no", "signal_id"),
+    sqlite_with_rowid=False,
+)
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("run_no", BigInteger, nullable=False),
+    Column("n", Integer, nullable=False),
+    Column("base_run", BigInteger),
+    Column("base_n", Integer),
+    Column("depth", Integer, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("run_no", "n"),
+    sqlite_with_rowid=False,  # one tree to write instead of two
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("worker", Name, primary_key=True),
+    Column("status", Name, nullable=False),
+    Column("host", Name, nullable=False),
+    Column("boot_id", Name, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("process_started", Name, nullable=False),
+    Column("agents", Name, nullable=False),  # {"name": ["versions"]}
+    Column("lease", BigInteger, nullable=False),
+    Column("started_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    Column("beat", BigInteger, nullable=False, default=0),  # liveness, not history: not folded
+    Column("beat_at", BigInteger, nullable=False, default=0),
+    Index(
+        "ix_workers_alive", "worker", sqlite_where=text("status = 'alive'"), postgresql_where=text("status = 'alive'")
+    ),
+)
+
+freezes = Table(
+    "freezes",
+    metadata,
+    Column("freeze_no", BigInteger, primary_key=True, autoincrement=False),
+    Column("scope", Name, nullable=False),
+    Column("name", Name),
+    Column("by", Name, nullable=False),
+    Column("reason", Name, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("lifted_at", BigInteger),
+    Column("lifted_by", Name),
+    Index(
+        "ix_freezes_active",
+        "freeze_no",
+        sqlite_where=text("lifted_at IS NULL"),
+        postgresql_where=text("lifted_at IS NULL"),
+    ),
+)
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("batch_no", BigInteger, primary_key=True, autoincrement=False),
+    Column("action", Name, nullable=False),
+    Column("status", Name, nullable=False),
+    Column("total", Integer, nullable=False),
+    Column("released", Integer, nullable=False, default=0),
+    Column("spacing", BigInteger, nullable=False, default=0),
+    Column("by", Name, nullable=False),
+    Column("reason", Name, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    Column("ended_why", Name),
+)
+
+batch_members = Table(
+    "batch_members",
+    metadata,
+    Column("batch_no", BigInteger, nullable=False),
+    Column("n", Integer, nullable=False),
+    Column("run_id", Name, nullable=False),
+    Column("step", Name, nullable=False),
+    Column("released_at", BigInteger),
+    PrimaryKeyConstraint("batch_no", "n"),
+    sqlite_with_rowid=False,
+)
+
+tombstones = Table(
+    "tombstones",
+    metadata,
+    Column("run_id", Name, primary_key=True),
+    Column("run_no", BigInteger, nullable=False, unique=True),
+    Column("agent", Name, nullable=False),
+    Column("status", Name, nullable=False),
+    Column("finished_at", BigInteger),
+    Column("pruned_at", BigInteger, nullable=False),
+    Column("head_seq", BigInteger, nullable=False),
+    Column("head_hash", LargeBinary, nullable=False),
+)
+
 
 SQLITE = (
     """
