@@ -46,7 +46,9 @@ class Agent:
             )
         for what, text in (("name", self.name), ("version", self.version)):
             if not 0 < len(text) <= MAX_NAME or not text.isprintable():
-                raise DefinitionError(f"the {what} of agent {self.name!r} must be 1 to {MAX_NAME} printable characters.")
+                raise DefinitionError(
+                    f"the {what} of agent {self.name!r} must be 1 to {MAX_NAME} printable characters."
+                )
         if self.concurrency is not None and self.concurrency < 1:
             raise DefinitionError(f"agent {self.name!r}: concurrency is at least 1, not {self.concurrency}.")
         if inspect.isgeneratorfunction(self.function) or inspect.isasyncgenfunction(self.function):
@@ -57,7 +59,9 @@ class Agent:
         try:
             bound = self._signature.bind(**values)
         except TypeError as error:
-            raise DefinitionError(f"agent {self.name!r} cannot be started with this: {error}. Nothing was started.") from error
+            raise DefinitionError(
+                f"agent {self.name!r} cannot be started with this: {error}. Nothing was started."
+            ) from error
         bound.apply_defaults()
         found = plain(dict(bound.arguments))
         assert isinstance(found, dict)

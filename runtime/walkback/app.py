@@ -64,7 +64,9 @@ class App:
             raise DefinitionError(f"{agent!r} is no agent: decorate the function with @wb.agent.")
         known = self.crew.get(agent.name, agent.version)
         if known is not None and known is not agent:
-            raise DefinitionError(f"there are two agents called {agent.name!r} v{agent.version}; give one another version.")
+            raise DefinitionError(
+                f"there are two agents called {agent.name!r} v{agent.version}; give one another version."
+            )
         self.crew.agents[agent.name, agent.version] = agent
         for tool in mentioned(agent):
             if self.registry.find(tool.name, tool.version) is None:
@@ -163,14 +165,14 @@ class App:
         ended = [e for e in last if e.kind == "run_finished"]
         if status != RunStatus.SUCCEEDED or not ended:
             what = ended[-1].data if ended else {}
-            raise RunFailed(f"run {run_id!r} is {status}: {what.get('error_class', '')} {what.get('message', '')}".rstrip())
+            raise RunFailed(
+                f"run {run_id!r} is {status}: {what.get('error_class', '')} {what.get('message', '')}".rstrip()
+            )
         return ended[-1].data.get("output")
 
     # --- working -------------------------------------------------------------------------------------------------
 
-    def worker(
-        self, *, concurrency: int = CONCURRENCY, lease: float = LEASE, name: str | None = None
-    ) -> Worker:
+    def worker(self, *, concurrency: int = CONCURRENCY, lease: float = LEASE, name: str | None = None) -> Worker:
         """A worker on this app's store, for those who want to hold it themselves."""
         if not self.crew.agents:
             raise DefinitionError("this app has no agents, so there is nothing to work on: App(agents=[...]).")
@@ -180,9 +182,7 @@ class App:
             self.store, self.crew, self.registry, concurrency=concurrency, lease=lease, faults=self._faults, name=name
         )
 
-    def run_until_idle(
-        self, *, concurrency: int = CONCURRENCY, wait: float = IDLE_WAIT, lease: float = LEASE
-    ) -> None:
+    def run_until_idle(self, *, concurrency: int = CONCURRENCY, wait: float = IDLE_WAIT, lease: float = LEASE) -> None:
         """Work here and now, until no run can go on: all have ended, or wait for a person, a signal or a distant time.
 
         What will be due by itself within `wait` seconds is waited for.
@@ -214,12 +214,10 @@ def stopped_by_signals(worker: Worker) -> Iterator[None]:
 
 
 def mentioned(agent: Agent) -> list[Tool]:
-    """Tools that an agent's code names, so that recovery knows them before the agent's code has run again."""
-    code = agent.function.__code__
-    names = {*code.co_names, *code.co_freevars}
-    found = [value for name in names if isinstance(value := agent.function.__globals__.get(name), Tool)]
-    for name, cell in zip(code.co_freevars, agent.function.__closure__ or (), strict=False):
-        with contextlib.suppress(ValueError):
-            if isinstance(cell.cell_contents, Tool) and name in names:
+    """Tools within reach of an agent's code, so that recovery knows them before that code has run again."""
+    found = [value for value in agent.function.__globals__.values() if isinstance(value, Tool)]
+    for cell in agent.function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # a name that is not bound yet
+            if isinstance(cell.cell_contents, Tool):
                 found.append(cell.cell_contents)
     return found

@@ -1,12 +1,12 @@
 """Arguments: how they are checked, recorded, read back and recognised.
 
-Arguments have two forms. *Recorded* are plain values, which are hashed, shown to people and stored. *Bound* are what the
-function is called with, made from the recorded ones and from nothing else. So before a value is recorded it is proven
-that it comes back as what was given.
+Arguments have two forms. *Recorded* are plain values, which are hashed, shown to people and stored. *Bound* are what
+the function is called with, made from the recorded ones and from nothing else. So before a value is recorded it is
+proven that it comes back as what was given.
 
-The hash is made from a third form, `normalise`. Arguments that mean the same must give the same hash, or a repeated call
-looks like a new one. Arguments that differ must not, or one call is taken for another. Every tuple becomes a list there,
-so a tuple in that form is never the user's: it marks what the store's values cannot say.
+The hash is made from a third form, `normalise`. Arguments that mean the same must give the same hash, or a repeated
+call looks like a new one. Arguments that differ must not, or one call is taken for another. Every tuple becomes a list
+there, so a tuple in that form is never the user's: it marks what the store's values cannot say.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class Parameter:
         return self._adapter
 
     def read(self, value: object) -> Any:
-        """The value as the annotated type. Both names of a field are read: planners see its alias, records have its own."""
+        """The value as the annotated type. A field's alias is read (planners see it) and its name (records have it)."""
         if self.annotation is Any:
             return value
         adapter = self.adapter()

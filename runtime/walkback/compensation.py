@@ -56,9 +56,7 @@ def begin(hold: Hold, scope: str, rows: list[Row], cause: str) -> Protocol[None]
     yield from carry_on(hold)
 
 
-def begin_as_decided(
-    hold: Hold, scope: str, steps: list[str], cause: str, then: str, decision: int
-) -> Protocol[None]:
+def begin_as_decided(hold: Hold, scope: str, steps: list[str], cause: str, then: str, decision: int) -> Protocol[None]:
     """The same, at a person's word; `steps` are exactly those that they saw."""
     yield from commit(
         hold, BeginCompensation(**hold.by, scope=scope, steps=steps, cause=cause, then=then, decision=decision)
@@ -82,7 +80,9 @@ def carry_on(hold: Hold) -> Protocol[None]:
         rest = yield from perform(hold, request, None, None, record.known(request.step))
         (settled,) = yield from parking.rest(hold, [rest], None)
         if settled.status != O.SUCCEEDED:
-            detail = f"{settled.tool} did not undo step {step}: {settled.error_class or settled.status}: {settled.error}"
+            detail = (
+                f"{settled.tool} did not undo step {step}: {settled.error_class or settled.status}: {settled.error}"
+            )
             yield from _give_up(hold, detail, settled.step)
     yield from _ask_about_the_rest(hold, record, begun)
     yield from _end(hold, begun)
@@ -160,16 +160,10 @@ def _end(hold: Hold, begun: dict[str, object]) -> Protocol[None]:
     outcome = RunStatus.COMPENSATED if then == COMPENSATED else RunStatus.RUNNING
     yield from commit(hold, EndCompensation(**hold.by, outcome=outcome, detail=str(begun["cause"])))
     if then == COMPENSATED:
-            raise Parked(f"run {hold.run_id!r} is compensated")
+        raise Parked(f"run {hold.run_id!r} is compensated")
     if then == REVIEW:
         detail = f"{begun['scope']} was undone ({begun['cause']}); resume the run to go on without it, or cancel it"
         yield from parking.ask(hold, Person(Why.REVIEW, detail), None)
 
 
-__all__ = [
-    "COMPENSATED",
-    "REVIEW",
-    "RUNNING",
-    "begin",
-    "begin_as_decided",
-    "carry_on", "in_scope", "load", "undoable"]
+__all__ = ["COMPENSATED", "REVIEW", "RUNNING", "begin", "begin_as_decided", "carry_on", "in_scope", "load", "undoable"]

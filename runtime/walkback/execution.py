@@ -90,7 +90,9 @@ class Execution:
         if self.agent is None:
             raise UnknownAgent(f"{hold.row['agent']} v{hold.row['agent_version']}")
         if hold.row["crashes"] >= MAX_CRASHES:
-            detail = f"it took {hold.row['crashes']} workers with it, one after another, and nothing was settled between"
+            detail = (
+                f"it took {hold.row['crashes']} workers with it, one after another, and nothing was settled between"
+            )
             yield from parking.ask(hold, Person(Why.REVIEW, detail), None)
         record = yield from compensation.load(hold)
         if hold.row["decision"] is not None:
@@ -178,9 +180,7 @@ class Execution:
             rests += yield Branches(protocols)
         for row in unknown:
             if not row["verify_requested"]:
-                rests.append(
-                    unknown_rest(row["tool"], row["step"], row["error_class"], row["error"], row["evidence"])
-                )
+                rests.append(unknown_rest(row["tool"], row["step"], row["error_class"], row["error"], row["evidence"]))
         if any(isinstance(r, Stop | Waiting | Person) for r in rests):
             yield from parking.rest(hold, rests, None)
         return True

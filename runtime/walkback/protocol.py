@@ -366,10 +366,17 @@ def _deny(hold: Hold, request: Request, state: bytes | None, rule: str, reason: 
 
 def _own(hold: Hold, request: Request, identity: str, state: bytes | None) -> Protocol[int | Rest]:
     """The generation under which this operation owns the identity; or a rest, when another owns it."""
-    claim = {"identity": identity, "tool": request.tool.name, "args_hash": request.args_hash}
     while True:
+        claim = ClaimIdentity(
+            actor=hold.actor,
+            identity=identity,
+            run_id=hold.run_id,
+            step=request.step,
+            tool=request.tool.name,
+            args_hash=request.args_hash,
+        )
         try:
-            yield Commit((ClaimIdentity(actor=hold.actor, run_id=hold.run_id, step=request.step, **claim),))
+            yield Commit((claim,))
         except KeyConflict as conflict:
             return (yield from _deny(hold, request, state, KEY_CONFLICT, str(conflict)))
         except IdentityTaken as taken:
@@ -800,9 +807,7 @@ def _start_attempt(hold: Hold, flight: Flight, proven: bool) -> Protocol[Rest | 
         now = yield Now()
         deadline = now + _timeout(tool)
         try:
-            yield from commit(
-                hold, StartAttempt(**hold.by, step=step, worker=hold.worker, deadline=deadline)
-            )
+            yield from commit(hold, StartAttempt(**hold.by, step=step, worker=hold.worker, deadline=deadline))
         except BreakerOpen as breaker:
             rest = yield from _probe(hold, step, breaker, now, deadline)
             if rest is not None:
@@ -825,8 +830,8 @@ def _check_fresh(hold: Hold, flight: Flight, proven: bool, fold: Fold) -> Protoc
     op = _op(hold, flight, flight.args, flight.key, flight.n, flight.deadline, None, flight.preconditions)
     try:
         seen = yield Observe(flight.tool, op)
-    except CannotObserve as error:
-        seen = f"cannot be read: {error}"
+    except CannotObserve as unseen:
+        seen = f"cannot be read: {unseen}"
     if seen == flight.preconditions:
         return None
     error = f"its preconditions have changed: {flight.preconditions!r} was recorded, now {seen!r}"[:1000]
@@ -938,9 +943,7 @@ def tell_late(hold: Hold, tool: Tool, step: str, n: int, answer: Answered) -> Pr
     data = {"attempt": n, "answer": answer.kind, "output": answer.output, "worker": hold.worker}
     if answer.error_class is not None:
         data |= {"error_class": answer.error_class, "error": answer.error}
-    late = AppendLateEvidence(
-        actor=hold.actor, run_id=hold.run_id, step=step, data=data, duplicate_suspected=suspected
-    )
+    late = AppendLateEvidence(actor=hold.actor, run_id=hold.run_id, step=step, data=data, duplicate_suspected=suspected)
     yield Commit((late,))
 
 

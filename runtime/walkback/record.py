@@ -174,9 +174,7 @@ class Record:
         flight.ordered = any(e.seq > began and "decision" in e.data for e in self.events(step, "recovery"))
         waits = [e for e in self.events(None, "wait") if e.seq > began]
         flight.due = bool(
-            waits
-            and waits[-1].data.get("waits_for") == f"retry:{step}"
-            and (waits[-1].data.get("wake_at") or 0) <= now
+            waits and waits[-1].data.get("waits_for") == f"retry:{step}" and (waits[-1].data.get("wake_at") or 0) <= now
         )
         return flight
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, NoReturn, Protocol as Shape
+from typing import Any
+from typing import Protocol as Shape
+from uuid import UUID
 
 from walkback import compensation, parking
 from walkback.agents import Agent
@@ -136,9 +137,8 @@ class Run:
         Raises `ToolFailed` when it failed for good, `Denied` when it was not called. It does not return while the outcome
         is in doubt: the run parks instead.
         """
-        if isinstance(tool, CallOf):
-            tool, args = tool.tool, {**tool.args, **args}
-        return self._do(self._call(tool, args, into))
+        wanted = tool if isinstance(tool, CallOf) else CallOf(tool, args)
+        return self._do(self._call(wanted.tool, wanted.args, into))
 
     def _call(self, name: Tool | str, args: dict[str, Any], into: str | None) -> Protocol[Any]:
         tool = self._tool(name)
@@ -249,9 +249,7 @@ class Run:
             or (isinstance(recorded, dict) and tool.args_hash(recorded) == tool.args_hash(args))
         )
         if not same:
-            yield from self._diverged(
-                step, {"tool": row["name"], "args": recorded}, {"tool": tool.name, "args": args}
-            )
+            yield from self._diverged(step, {"tool": row["name"], "args": recorded}, {"tool": tool.name, "args": args})
         return known
 
     def _result(self, tool: Tool, settled: Settled) -> Protocol[Any]:
@@ -303,9 +301,7 @@ class Run:
         """Put down what was seen: where it came from, how far it is trusted, and as of when. Gives the value back."""
         return self._do(self._observe(name, value, source, trust, as_of))
 
-    def _observe(
-        self, name: str, value: Any, source: str | None, trust: str, as_of: datetime | None
-    ) -> Protocol[Any]:
+    def _observe(self, name: str, value: Any, source: str | None, trust: str, as_of: datetime | None) -> Protocol[Any]:
         if trust not in {"trusted", "untrusted"}:
             raise DefinitionError(f"run.observe: trust is 'trusted' or 'untrusted', not {trust!r}.")
 
@@ -345,11 +341,12 @@ class Run:
 
     @staticmethod
     def _chance() -> Protocol[float]:
-        return (yield Jitter())
+        chance: float = yield Jitter()
+        return chance
 
     @staticmethod
-    def _identifier() -> Protocol[uuid.UUID]:
-        return uuid.UUID(bytes=(yield Entropy()), version=4)
+    def _identifier() -> Protocol[UUID]:
+        return UUID(bytes=(yield Entropy()), version=4)
 
     def _of_value(self, name: str, make: Callable[[], Protocol[Any]]) -> Protocol[Any]:
         def data() -> Protocol[dict[str, Any]]:
@@ -540,8 +537,10 @@ class Run:
         if stop_requested(self._hold.row):
             yield from parking.stop(self._hold, self._encoded())
 
-    def _diverged(self, step: str, recorded: object, actual: object) -> Protocol[NoReturn]:
-        detail = f"step {step} is not what the record says; nothing was called. Run the code that made the record, or fork"
+    def _diverged(self, step: str, recorded: object, actual: object) -> Protocol[None]:
+        detail = (
+            f"step {step} is not what the record says; nothing was called. Run the code that made the record, or fork"
+        )
         person = Person(Why.DIVERGED, detail, step, {"recorded": recorded, "actual": plain(actual)})
         yield from parking.ask(self._hold, person, None)
 
@@ -581,7 +580,9 @@ class Transaction:
 
     def __enter__(self) -> Run:
         if self._run._driver.is_async:
-            raise DefinitionError("in an async agent write `async with run.transaction(...)`: undoing has to be awaited.")
+            raise DefinitionError(
+                "in an async agent write `async with run.transaction(...)`: undoing has to be awaited."
+            )
         self._scope = self._run._enter(self._name)
         return self._run
 
@@ -611,7 +612,7 @@ def differing(recorded: bytes, actual: bytes, limit: int = 20) -> tuple[dict[str
     missing = "(not there)"
 
     def compare(path: str, a: object, b: object) -> None:
-        if len(left) >= limit or a == b and type(a) is type(b):
+        if len(left) >= limit or (a == b and type(a) is type(b)):
             return
         if isinstance(a, dict) and isinstance(b, dict):
             for key in sorted({*a, *b}):

@@ -4,21 +4,18 @@ A declaration is a contract: whether the function changes the world, how that ca
 remembers a key, what undoes it. Everything that can be wrong with one is said when it is declared, or at the latest by
 `Registry.check`, and never in the middle of a run.
 
-Arguments have two forms. *Recorded* are plain values, which are hashed, shown to people and stored; `Tool.validate`
-makes them. *Bound* are what the function is called with; `Tool.bind` makes them from the recorded ones, and from nothing
-else, so that a call after a crash is the call that was recorded.
+`Tool.validate` makes the recorded arguments of a call, and `Tool.bind` makes from those alone what the function is
+called with, so that a call after a crash is the call that was recorded (see `arguments.py`).
 """
 
 from __future__ import annotations
 
 import copy
-import dataclasses
 import difflib
 import functools
 import inspect
 import math
 import re
-import reprlib
 import string
 import sys
 import types
@@ -27,29 +24,38 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
-from json import dumps
-from types import NoneType
 from typing import Any, Final, Generic, Literal, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
-from walkback.arguments import args_hash, normalise
-from walkback.errors import DefinitionError, UnknownTool, WalkbackError
+from walkback.arguments import (
+    ALWAYS_STORABLE,
+    ANSWER,
+    BadArguments,
+    Misfit,
+    Parameter,
+    ToolDefinitionError,
+    args_hash,
+    cut,
+    is_storable_scalar,
+    is_text,
+    json_schema,
+    named,
+    normalise,
+    short,
+    type_name,
+)
+from walkback.errors import UnknownTool
 from walkback.evidence import Evidence
 from walkback.retries import READS, WRITES, Retry, exception_classes
-from walkback_store.errors import ValueRefused
-from walkback_store.values import decode, encode, fingerprint, plain
+from walkback_store.values import fingerprint
 from walkback_store.words import Effect
-
-if typing.TYPE_CHECKING:
-    from pydantic import TypeAdapter, ValidationError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_TIMEOUT: Final = 30.0
-MAX_DESCRIPTION: Final = 200
+MAX_TIMEOUT: Final = timedelta(days=365).total_seconds()
 MAX_NAME: Final = 200
 MAX_IDENTITY: Final = 400
-MAX_PROBLEMS: Final = 20
 RESULT: Final = "result"
 """The parameter of a compensation that is given what the operation it undoes answered."""
 
@@ -101,7 +107,8 @@ class Breaker:
     def __post_init__(self) -> None:
         if type(self.failures) is not int or self.failures < 1:
             raise ValueError(f"failures is {self.failures!r}; write how many in a row open the breaker, from 1 up.")
-        if not isinstance(self.cooldown, timedelta) or self.cooldown <= timedelta(0):
+        cooldown: object = self.cooldown
+        if not isinstance(cooldown, timedelta) or cooldown <= timedelta(0):
             raise ValueError(f"cooldown is {self.cooldown!r}; write a timedelta, such as timedelta(seconds=30).")
 
 
@@ -139,13 +146,17 @@ class Tool:
     __wrapped__: Callable[..., Any]
 
     def __init__(self, function: Callable[..., Any], **options: Unpack[Options]) -> None:
-        if isinstance(function, Tool) or not callable(function):
-            raise ToolDefinitionError(str(getattr(function, "name", function)), "decorate a plain function, once.")
+        given: Any = function
+        if isinstance(given, Tool) or not callable(given):
+            raise ToolDefinitionError(
+                _called(given), "it is a tool already, or no function. Decorate a function, once."
+            )
         functools.update_wrapper(self, function)
         self.function = function
-        self.name: str = options.get("name") or getattr(function, "__name__", type(function).__name__)
+        name = options.get("name")
+        self.name: str = getattr(function, "__name__", "") if name is None else name
         declared = _Declaration(self.name, options)
-        self.version = declared.text("version", "1")
+        self.version: str = declared.text("version", "1")
         self.effect = declared.choice("effect", Effect, Effect.WRITE)
         self.trust: Trust = declared.trust()
         self.service: str | None = declared.text("service", None)
@@ -153,15 +164,15 @@ class Tool:
         """Of one attempt, in seconds."""
         self.retry = declared.retry(self.effect)
         self.idempotent = declared.idempotent()
-        self.verify = declared.function("verify", "op")
+        self.verify: Callable[[Op], Evidence | Awaitable[Evidence]] | None = declared.function("verify", "op")
         self.settle = declared.span("settle", zero=True)
         self.definite = declared.definite()
         self.compensate = declared.compensate()
         self.approval: bool | Callable[[dict[str, Any]], bool] = declared.approval()
         self.approval_expires = declared.span("approval_expires")
-        self.describe = declared.function("describe", "args")
-        self.stake = declared.function("stake", "args")
-        self.preconditions = declared.function("preconditions", "op")
+        self.describe: Callable[[dict[str, Any]], str] | None = declared.function("describe", "args")
+        self.stake: Callable[[dict[str, Any]], str | float | Decimal] | None = declared.function("stake", "args")
+        self.preconditions: Callable[[Op], object] | None = declared.function("preconditions", "op")
         self.expects: str | None = declared.text("expects", None) or _promise(self.verify)
         self.concurrency = declared.count("concurrency")
         self.repeatable = declared.flag("repeatable")
@@ -175,10 +186,7 @@ class Tool:
         self.required = tuple(n for n, p in self._signature.parameters.items() if p.default is inspect.Parameter.empty)
         self.is_async = _is_async(function) or self._signature.answers_awaitable()
         self.identity = declared.identity(self.parameters)
-        self._built: tuple[Parameter, ...] | None = None
         self._names = frozenset(self.parameters)
-        self._output: Parameter | None = None
-        self._schema: dict[str, Any] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
@@ -203,7 +211,7 @@ class Tool:
         recorded: dict[str, object] = {}
         problems: list[str] = []
         given = 0
-        for parameter in self._built or self._build():
+        for parameter in self._inputs:
             name = parameter.name
             if name not in args:
                 if parameter.required:
@@ -229,13 +237,12 @@ class Tool:
 
     def bind(self, recorded: Mapping[str, object], op: Op) -> dict[str, Any]:
         """The keyword arguments of the call, made from what was recorded: fresh objects of the annotated types."""
-        parameters = self._built or self._build()
         if recorded.keys() != self._names:
             # Recorded by another version of the tool; what it lacks may have a default by now.
             recorded = self.validate(recorded)
         bound: dict[str, Any] = {}
         problems: list[str] = []
-        for parameter in parameters:
+        for parameter in self._inputs:
             value = recorded[parameter.name]
             if type(value) in parameter.as_they_are:
                 bound[parameter.name] = value
@@ -256,46 +263,44 @@ class Tool:
 
     def _unknown(self, args: Mapping[str, object]) -> Iterator[str]:
         takes = f"it takes {', '.join(self.parameters)}" if self.parameters else "it takes no arguments"
-        for name in args:
+        names: Iterable[object] = args
+        for name in names:
             if name == self.op_name:
                 yield f"{name}: filled in by the runtime, so leave it out"
             elif name not in self._names:
                 yield f"{name if isinstance(name, str) else short(name)}: unknown ({takes})"
 
-    def _build(self) -> tuple[Parameter, ...]:
-        """On first use, because annotations may name what is defined further down in the module."""
-        self._signature.resolve(self.name)
-        self._built = tuple(
-            Parameter(self.name, name, parameter.annotation, parameter.default)
-            for name, parameter in self._signature.parameters.items()
-        )
-        self._output = Parameter(self.name, "$", self._signature.answer)
-        return self._built
+    # On first use, because annotations may name what is defined further down in the module.
+    @functools.cached_property
+    def _inputs(self) -> tuple[Parameter, ...]:
+        found = self._signature.resolve(self.name).items()
+        return tuple(Parameter(self.name, name, p.annotation, p.default) for name, p in found)
+
+    @functools.cached_property
+    def _answer(self) -> Parameter:
+        return Parameter(self.name, ANSWER, self._signature.resolve_answer(self.name))
 
     def check(self) -> None:
         """Build everything that is otherwise built on first use; `ToolDefinitionError` if that fails."""
-        for parameter in self._build():
+        for parameter in (*self._inputs, self._answer):
             parameter.check()
-        if self._output is not None:
-            self._output.check()
 
     # --- what a planner and a person are shown -------------------------------------------------------------------
 
+    @functools.cached_property
+    def _schema(self) -> dict[str, Any]:
+        description = inspect.getdoc(self.function) or ""
+        return {"name": self.name, "description": description, "parameters": json_schema(self.name, self._inputs)}
+
     def schema(self) -> dict[str, Any]:
         """Name, description and the JSON Schema of the arguments, for a planner."""
-        if self._schema is None:
-            self._schema = {
-                "name": self.name,
-                "description": inspect.getdoc(self.function) or "",
-                "parameters": json_schema(self.name, self._built or self._build()),
-            }
         return copy.deepcopy(self._schema)
 
     def describe_call(self, args: Mapping[str, object]) -> str:
         """One line for people. It never fails: a `describe` that does is left out."""
         if self.describe is not None:
             try:
-                said = self.describe(dict(args))
+                said: object = self.describe(dict(args))
             except Exception:
                 said = None
             if isinstance(said, str) and said.strip() and is_text(said):
@@ -307,7 +312,7 @@ class Tool:
         if self.stake is None:
             return None, None
         try:
-            said = self.stake(dict(args))
+            said: object = self.stake(dict(args))
             if isinstance(said, str):
                 return (cut(said), _number_in(said)) if said.strip() and is_text(said) else (None, None)
             if isinstance(said, bool) or not isinstance(said, int | float | Decimal):
@@ -331,7 +336,7 @@ class Tool:
         if self.identity is None:
             return None
         try:
-            text = self.identity(dict(args))
+            text: object = self.identity(dict(args))
         except Exception as error:
             raise BadArguments(self.name, [f"identity: {named(error)}"]) from error
         if not isinstance(text, str) or not text.strip() or not is_text(text):
@@ -342,13 +347,10 @@ class Tool:
 
     def check_output(self, value: object) -> tuple[object, list[str]]:
         """The answer as the annotated type and no problems, or as it came with every place where it does not fit."""
-        if self._output is None:
-            self._build()
-        assert self._output is not None  # noqa: S101
-        if type(value) in self._output.as_they_are:
+        if type(value) in self._answer.as_they_are:
             return value, []
         try:
-            return self._output.read(value), []
+            return self._answer.read(value), []
         except Misfit as misfit:
             return value, misfit.problems
 
@@ -371,9 +373,11 @@ def tool(**options: Unpack[Options]) -> Callable[[Callable[P, R]], ToolOf[P, R]]
 
 def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[Options]) -> Any:
     """Declare a function as a tool: `@tool`, or `@tool(effect="read", ...)`. Without an effect it is a write."""
-    if function is not None:
-        return ToolOf[..., Any](function, **options)
-    return lambda declared: ToolOf[..., Any](declared, **options)
+
+    def declare(function: Callable[..., Any]) -> ToolOf[..., Any]:
+        return ToolOf(function, **options)
+
+    return declare if function is None else declare(function)
 
 
 class Registry:
@@ -394,8 +398,9 @@ class Registry:
 
     def add(self, tool: Tool) -> None:
         """Add a tool, and the one that undoes it where that was given as a tool and not by name."""
-        if not isinstance(tool, Tool):
-            raise ToolDefinitionError(getattr(tool, "__name__", repr(tool)), "not a tool; decorate it with @tool.")
+        given: object = tool
+        if not isinstance(given, Tool):
+            raise ToolDefinitionError(_called(given), "it is not a tool. Decorate it with @tool.")
         known = self._versions.get((tool.name, tool.version))
         if known is not None and known is not tool:
             raise ToolDefinitionError(
@@ -449,7 +454,7 @@ class Registry:
             raise ToolDefinitionError(
                 undone.name,
                 f"{name!r} undoes it and needs {', '.join(missing)}, which is not known then. Known are "
-                f"{', '.join([*undone.parameters, RESULT])}; use these names, take it from `result`, or give a default.",
+                f"{', '.join([*undone.parameters, RESULT])}: use one of these names, or give a default.",
             )
 
     @staticmethod
@@ -497,7 +502,8 @@ class _Declaration:
     def __init__(self, name: str, options: Options) -> None:
         self.name = name
         self.options: dict[str, Any] = dict(options)
-        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable() or name == "<lambda>":
+        given: object = name
+        if not isinstance(given, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable() or name == "<lambda>":
             self.fail(f"this cannot be its name: give name=, 1 to {MAX_NAME} printable characters.")
         for option in self.options:
             if option not in Options.__annotations__:
@@ -534,8 +540,10 @@ class _Declaration:
         seconds = value.total_seconds() if isinstance(value, timedelta) else value
         if isinstance(seconds, bool) or not isinstance(seconds, int | float):
             self.fail(f"timeout is {value!r}; write seconds, or a timedelta.")
-        if not 0 < seconds <= timedelta.max.total_seconds() / 1_000:
-            self.fail(f"timeout is {value}; an attempt needs some time: write timeout=30 for 30 seconds.")
+        if not 0 < seconds <= MAX_TIMEOUT:
+            self.fail(
+                f"timeout is {value}; write more than 0 and at most {MAX_TIMEOUT:.0f} seconds, such as timeout=30."
+            )
         return float(seconds)
 
     def span(self, option: str, *, zero: bool = False) -> timedelta | None:
@@ -558,16 +566,12 @@ class _Declaration:
 
     def idempotent(self) -> timedelta | bool:
         value = self.options.get("idempotent", False)
-        if (
-            not isinstance(value, bool | timedelta)
-            or value == timedelta(0)
-            or (value is not True and value is not False and value < timedelta(0))
-        ):
-            self.fail(
-                f"idempotent is {value}; write how long the other side remembers a key, such as timedelta(hours=24), "
-                "or True if for ever, or False if it does not."
-            )
-        return value
+        if isinstance(value, bool) or (isinstance(value, timedelta) and value > timedelta(0)):
+            return value
+        self.fail(
+            f"idempotent is {value}; write how long the other side remembers a key, such as timedelta(hours=24), "
+            "or True if for ever, or False if it does not."
+        )
 
     def flag(self, option: str) -> bool:
         value = self.options.get(option, False)
@@ -749,14 +753,16 @@ class _Signature:
     def answers_awaitable(self) -> bool:
         return typing.get_origin(self.answer) in (Awaitable, Coroutine)
 
-    def resolve(self, tool: str) -> None:
+    def resolve(self, tool: str) -> dict[str, inspect.Parameter]:
         """Once more, now that the module is complete; what cannot be resolved now never can."""
-        for name, parameter in self.parameters.items():
-            annotation = self._resolved(tool, f"parameter {name!r}", parameter.annotation)
-            self.parameters[name] = parameter.replace(annotation=annotation)
-        self.answer = self._resolved(tool, "its answer", self.answer)
-        if self.answers_awaitable():
-            self.answer = typing.get_args(self.answer)[-1]
+        return {
+            name: parameter.replace(annotation=self._resolved(tool, f"parameter {name!r}", parameter.annotation))
+            for name, parameter in self.parameters.items()
+        }
+
+    def resolve_answer(self, tool: str) -> object:
+        answer = self._resolved(tool, "its answer", self.answer)
+        return typing.get_args(answer)[-1] if typing.get_origin(answer) in (Awaitable, Coroutine) else answer
 
     def _resolved(self, tool: str, what: str, annotation: object) -> object:
         if not isinstance(annotation, str | typing.ForwardRef):
@@ -871,5 +877,19 @@ def _is_op(annotation: object) -> bool:
     if isinstance(annotation, str):
         return _OP_AS_TEXT.fullmatch(annotation.strip()) is not None
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return {*typing.get_args(annotation)} == {Op, NoneType}
+        return Op in typing.get_args(annotation)
     return annotation is Op
+
+
+__all__ = [
+    "BadArguments",
+    "Breaker",
+    "Op",
+    "Options",
+    "Registry",
+    "Tool",
+    "ToolDefinitionError",
+    "ToolOf",
+    "Undone",
+    "tool",
+]

@@ -289,7 +289,9 @@ class Worker:
         agent = self._crew.get(name, version)
         if agent is None or agent.concurrency is None:
             return agent is not None
-        held = Counter((s.hold.row["agent"], s.hold.row["agent_version"]) for s in [*self._sessions.values(), *self._hung])
+        held = Counter(
+            (s.hold.row["agent"], s.hold.row["agent_version"]) for s in [*self._sessions.values(), *self._hung]
+        )
         return held[name, version] < agent.concurrency
 
     def _hand_back(self, run: dict[str, Any]) -> None:
@@ -368,5 +370,3 @@ class Worker:
         hung = session.watch.hung | {step for what, step in overdue if what == "verify"}
         if done.run is not None:
             self._start(done.run, frozenset(hung))
-
-

@@ -20,7 +20,7 @@ from walkback_store.words import DecisionStatus, Kind, OperationStatus
 KINDS = (
     Kind.RUN_STARTED, Kind.PLAN, Kind.STEP, Kind.OBSERVATION, Kind.DECISION, Kind.WAIT, Kind.SIGNAL,
     Kind.APPROVAL_ASKED, Kind.APPROVAL_GIVEN, Kind.INTENT, Kind.TOOL_RESULT, Kind.OUTCOME, Kind.OPERATOR_ACTION,
-    Kind.NEEDS_OPERATOR, Kind.RECOVERY, Kind.COMPENSATION, Kind.LATE_EVIDENCE,
+    Kind.NEEDS_OPERATOR, Kind.RECOVERY, Kind.COMPENSATION, Kind.LATE_EVIDENCE, Kind.POLICY_CHECK,
 )  # fmt: skip
 """The events that a run is taken up from."""
 
@@ -114,6 +114,24 @@ class Histories(RunLists):
             query = query.where(r.c.run_no > select(r.c.run_no).where(r.c.run_id == after).scalar_subquery())
         with self._reading() as moment:
             return moment.rows(query.order_by(r.c.run_no).limit(page_size(limit)))
+
+    def worker(self, worker: str) -> Row | None:
+        w = schema.workers
+        with self._reading() as moment:
+            return next(iter(moment.rows(select(w).where(w.c.worker == worker).limit(1))), None)
+
+    def next_wake(self, agents: Mapping[str, Iterable[str]]) -> int | None:
+        """When the next waiting run of these agent versions is due; None when none has a time."""
+        r = schema.runs
+        found: list[int] = []
+        with self._reading() as moment:
+            for agent, versions in agents.items():
+                for version in versions:
+                    query = select(r.c.wake_at).where(
+                        r.c.agent == agent, r.c.agent_version == version, r.c.wake_at.is_not(None)
+                    )
+                    found += moment.values(query.order_by(r.c.wake_at).limit(1))
+        return min(found, default=None)
 
     def identity(self, identity: str) -> Row | None:
         """Who owns a business identity, and in which generation; None when nobody has claimed it."""

@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 
 from walkback.errors import LeaseLost, Stopping
 from walkback.evidence import Evidence, cannot_tell
-from walkback.protocol import SECOND as SECONDS
+from walkback.protocol import SECOND
 from walkback.testing.faults import Faults
 from walkback.tools import Tool
 from walkback.wishes import Answered, Commit
@@ -24,6 +24,7 @@ from walkback_store.store import Store
 from walkback_store.values import plain
 from walkback_store.words import Answer, WorkerStatus
 
+SECONDS = SECOND
 GIVE_UP_AFTER = 60.0
 """Seconds for which a commit is tried while the store does not answer; then the run is left to whoever takes it."""
 PAUSE = 0.2
