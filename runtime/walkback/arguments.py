@@ -157,7 +157,7 @@ def _decimal(value: Decimal) -> Decimal:
 # --- one parameter, or the answer ------------------------------------------------------------------------------------
 
 _SCALARS: Final[frozenset[type]] = frozenset({str, int, float, bool, NoneType})
-ALWAYS_STORABLE: Final[frozenset[type]] = frozenset({int, bool, NoneType})
+_ALWAYS_STORABLE: Final[frozenset[type]] = frozenset({int, bool, NoneType})
 """Not every text is, nor every float."""
 
 
@@ -182,7 +182,7 @@ class Parameter:
         if default is None and annotation is not Any:
             annotation = typing.Optional[annotation]  # noqa: UP045
         self.annotation: Any = annotation
-        self.as_they_are = exact_types(annotation)
+        self.as_they_are = _exact_types(annotation)
         """Types of values that validation would return as they are."""
         if name == ANSWER and annotation in (dict, list):
             self.as_they_are = frozenset({annotation})
@@ -190,7 +190,8 @@ class Parameter:
         self._default_data: bytes | None = None
 
     def check(self) -> None:
-        if self.annotation is not Any and self.as_they_are.isdisjoint(_SCALARS):
+        """Find out now what would otherwise fail on first use. What lets some values pass as they are is sound."""
+        if not self.as_they_are:
             self.adapter()
         if not self.required:
             self.recorded_default()
@@ -213,6 +214,11 @@ class Parameter:
                 ) from error
         return self._adapter
 
+    def passes(self, value: object) -> bool:
+        """Whether it is recorded, and the function called with it, as it is."""
+        kind = type(value)
+        return kind in self.as_they_are and (kind in _ALWAYS_STORABLE or _is_storable_scalar(value))
+
     def read(self, value: object) -> Any:
         """The value as the annotated type. A field's alias is read (planners see it) and its name (records have it)."""
         if self.annotation is Any:
@@ -233,6 +239,8 @@ class Parameter:
 
     def record(self, value: object) -> object:
         """The value as it is recorded: plain, and proven to come back as what the function is to be called with."""
+        if self.passes(value):
+            return value
         if self.annotation is Any:
             try:
                 return plain(value)
@@ -284,7 +292,7 @@ class Parameter:
         return decode(self._default_data)
 
 
-def exact_types(annotation: object) -> frozenset[type]:
+def _exact_types(annotation: object) -> frozenset[type]:
     """The types of scalars that the annotation lets pass unchanged; empty if that is not plain to see."""
     while isinstance(annotation, typing.NewType):
         annotation = annotation.__supertype__
@@ -295,13 +303,13 @@ def exact_types(annotation: object) -> frozenset[type]:
     if isinstance(annotation, type) and annotation in _SCALARS:
         return frozenset({annotation})
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        members = [exact_types(member) for member in typing.get_args(annotation)]
+        members = [_exact_types(member) for member in typing.get_args(annotation)]
         if all(members):
             return frozenset().union(*members)
     return frozenset()
 
 
-def is_storable_scalar(value: Any) -> bool:
+def _is_storable_scalar(value: Any) -> bool:
     """Whether the store takes this float or text."""
     return math.isfinite(value) if type(value) is float else value.isascii() or is_text(value)
 

@@ -91,4 +91,4 @@ def _text(value: object, how: Callable[[object], str] = str) -> str:
         text = f"{type(value).__name__}: {value}" if isinstance(value, BaseException) else how(value)
     except Exception:
         text = f"<{type(value).__name__}>"
-    return text[:MAX_TEXT].encode("utf-8", "backslashreplace").decode()
+    return text[:MAX_TEXT].encode("utf-8", "backslashreplace").decode()[:MAX_TEXT]

@@ -125,7 +125,9 @@ class Execution:
     def _carry_out(self, record: Record) -> Protocol[None]:
         """What a person decided, now that it can no longer be taken back."""
         hold = self.hold
-        decision = next(d for d in record.history.decisions if d["seq"] == hold.row["decision"])
+        decision = next((d for d in record.history.decisions if d["seq"] == hold.row["decision"]), None)
+        if decision is None:
+            raise LeaseLost(f"another worker has carried out decision {hold.row['decision']} of run {hold.run_id!r}")
         try:
             if decision["action"] == "resume":
                 yield from commit(hold, CarryOutResume(**hold.by, decision=decision["seq"]))

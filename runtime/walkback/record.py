@@ -169,8 +169,9 @@ class Record:
                 stop=data.get("stop", False),
                 problems=tuple(data.get("drift", ())),
             )
-            flight.recovering = last["status"] == "abandoned" and row["effect"] == Effect.WRITE
-        began = max((e.seq for e in self.events(step, "tool_result")), default=0)
+            asked = any(e.seq > results[-1].seq for e in self.events(step, "recovery"))
+            flight.recovering = last["status"] == "abandoned" and row["effect"] == Effect.WRITE and not asked
+        began = max(e.seq for e in self.events(step, "intent", "attempt", "tool_result"))
         flight.ordered = any(e.seq > began and "decision" in e.data for e in self.events(step, "recovery"))
         waits = [e for e in self.events(None, "wait") if e.seq > began]
         flight.due = bool(

@@ -27,7 +27,6 @@ from decimal import Decimal
 from typing import Any, Final, Generic, Literal, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from walkback.arguments import (
-    ALWAYS_STORABLE,
     ANSWER,
     BadArguments,
     Misfit,
@@ -35,7 +34,6 @@ from walkback.arguments import (
     ToolDefinitionError,
     args_hash,
     cut,
-    is_storable_scalar,
     is_text,
     json_schema,
     named,
@@ -55,7 +53,7 @@ R = TypeVar("R")
 DEFAULT_TIMEOUT: Final = 30.0
 MAX_TIMEOUT: Final = timedelta(days=365).total_seconds()
 MAX_NAME: Final = 200
-MAX_IDENTITY: Final = 400
+MAX_IDENTITY: Final = 180
 RESULT: Final = "result"
 """The parameter of a compensation that is given what the operation it undoes answered."""
 
@@ -220,13 +218,8 @@ class Tool:
                     recorded[name] = parameter.recorded_default()
                 continue
             given += 1
-            value = args[name]
-            kind = type(value)
-            if kind in parameter.as_they_are and (kind in ALWAYS_STORABLE or is_storable_scalar(value)):
-                recorded[name] = value
-                continue
             try:
-                recorded[name] = parameter.record(value)
+                recorded[name] = parameter.record(args[name])
             except Misfit as misfit:
                 problems += misfit.problems
         if given < len(args):
@@ -561,7 +554,7 @@ class _Declaration:
         if value is None:
             return READS if effect is Effect.READ else WRITES
         if not isinstance(value, Retry):
-            self.fail(f"retry is {value!r}; write Retry(attempts=3, ...), or NO_RETRY for one attempt.")
+            self.fail(f"retry is {value!r}; write Retry(attempts=3), or Retry(attempts=1) for no retries.")
         return value
 
     def idempotent(self) -> timedelta | bool:
@@ -631,14 +624,14 @@ class _Declaration:
 
     def breaker(self) -> Breaker | None:
         value = self.options.get("breaker")
-        named = self.options.get("service") is not None
+        has_service = self.options.get("service") is not None
         if value is None:
-            return Breaker() if named else None
+            return Breaker() if has_service else None
         if value is False:
             return None
         if not isinstance(value, Breaker):
             self.fail(f"breaker is {value!r}; write Breaker(failures=5), or False for none.")
-        if not named:
+        if not has_service:
             self.fail('breaker is given, but no service that it could guard; add service="billing".')
         return value
 
@@ -798,7 +791,7 @@ def _read_signature(tool: str, function: Callable[..., Any]) -> _Signature:
     if signature.return_annotation is not signature.empty:
         written["return"] = signature.return_annotation
     names = getattr(target, "__globals__", {})
-    around = _names_around() if any(isinstance(a, str) for a in written.values()) else {}
+    around = _names_around(target) if any(isinstance(a, str) for a in written.values()) else {}
     hints = _evaluated_where_possible(written, names, around)
 
     parameters: dict[str, inspect.Parameter] = {}
@@ -843,12 +836,15 @@ def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function)
 
 
-def _names_around() -> Mapping[str, Any]:
-    """The local names where the tool is declared: inside a function, annotations may be written in terms of them."""
-    frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals is globals():
+def _names_around(function: Any) -> Mapping[str, Any]:
+    """The local names where the function is defined: inside another, annotations may be written in terms of them."""
+    scope, _, _ = getattr(function, "__qualname__", "").rpartition(".<locals>.")
+    frame: types.FrameType | None = sys._getframe(1) if scope else None
+    while frame is not None:
+        if frame.f_code.co_qualname == scope and frame.f_globals is function.__globals__:
+            return dict(frame.f_locals)
         frame = frame.f_back
-    return {} if frame is None or frame.f_locals is frame.f_globals else dict(frame.f_locals)
+    return {}
 
 
 def _evaluated(written: dict[str, Any], names: dict[str, Any], around: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class Item(BaseModel):
     price: Decimal
 
 
-Pair = namedtuple("Pair", "left right")  # noqa: PYI024
+Pair = namedtuple("Pair", "left right")
 BERLIN = ZoneInfo("Europe/Berlin")
 NOON = datetime(2025, 7, 1, 12, tzinfo=UTC)
 
@@ -233,5 +233,5 @@ def test_the_deepest_value_that_can_be_stored_can_be_hashed() -> None:
 def test_a_value_that_contains_itself_is_refused() -> None:
     itself: list[object] = []
     itself.append(itself)
-    with pytest.raises(ValueRefused, match="contains itself|deeper than"):
+    with pytest.raises(ValueRefused, match=r"contains itself|deeper than"):
         of(itself)

@@ -104,5 +104,5 @@ def test_a_policy_that_could_never_work_is_refused_with_what_to_write(wrong: dic
 
 @pytest.mark.parametrize(("attempt", "jitter"), [(0, 0.5), (1, 1.0), (1, -0.1), (1, math.nan)])
 def test_a_wait_that_makes_no_sense_is_not_computed(attempt: int, jitter: float) -> None:
-    with pytest.raises(ValueError, match="attempt is|jitter is"):
+    with pytest.raises(ValueError, match=r"attempt is|jitter is"):
         READS.delay(attempt, jitter)
