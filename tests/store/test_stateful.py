@@ -92,6 +92,8 @@ class Machine(RuleBasedStateMachine):
         self.prefix = f"e{arena.examples}-"
         self.agents = [f"{self.prefix}a", f"{self.prefix}b"]
         self.tools = [f"{self.prefix}pay", f"{self.prefix}mail"]
+        self.services = [f"{self.prefix}bank/eu", f"{self.prefix}relay"]
+        self.identities = [f"{self.prefix}invoice/{i}" for i in range(2)]
         self.runs = [f"{self.prefix}r{i}" for i in range(RUNS)]
         self.workers: list[str] = []
         self.fences: dict[str, list[int]] = {}
@@ -119,7 +121,8 @@ class Machine(RuleBasedStateMachine):
         return seen
 
     def look_at_store(self) -> Rows:
-        return {name: self.arena.rows(name) for name in ("freezes", "batches", "batch_members", "store")} | {
+        folded = [t.name for t in schema.STORE_WIDE if t.name != "workers"]
+        return {name: self.arena.rows(name) for name in (*folded, "store")} | {
             "workers": [
                 {k: v for k, v in w.items() if k not in {"beat", "beat_at"}} for w in self.arena.rows("workers")
             ]
@@ -131,7 +134,8 @@ class Machine(RuleBasedStateMachine):
         if t.log is not None:
             self.touched.add(t.log)
         before = self.look(t.log) if t.log is not None else self.look_at_store()
-        frozen = self.arena.rows("freezes")
+        frozen = self.arena.rows("freezes", lifted_at=None)
+        owned = {i["identity"]: i for i in self.owned()}
         (result,) = self.arena.stores[which].commit([t])
         after = self.look(t.log) if t.log is not None else self.look_at_store()
         name = type(t).__name__
@@ -141,10 +145,31 @@ class Machine(RuleBasedStateMachine):
             self.arena.refused[name] = self.arena.refused.get(name, 0) + 1
             return
         self._remember(t, result)
-        if not result.repeated and t.log is not None:
+        if result.repeated:
+            return
+        if t.log is not None:
             self.check_moves(t, before, after)
-            if isinstance(t, operations.Intend | operations.StartAttempt):
-                self.check_effect(t, before, frozen)
+        if isinstance(t, operations.Intend | operations.StartAttempt):
+            self.check_effect(t, before, frozen)
+        if isinstance(t, operations.Intend) and t.call.identity in owned and t.call.compensates is None:
+            owner = owned[t.call.identity]
+            assert (owner["run_id"], owner["step"]) == (t.run_id, t.step), "called what another operation owns"
+        if isinstance(t, store_wide.ClaimIdentity) and t.identity in owned:
+            status = self.status_of_owner(owned[t.identity])
+            assert status in {None, "failed", "denied", "compensated"}, f"taken from an owner that is {status}"
+        if isinstance(t, operations.Refer):
+            assert self.status_of_owner(owned[t.identity]) == "succeeded", "referred to what has not succeeded"
+
+    def owned(self) -> list[Row]:
+        return [row for identity in self.identities for row in self.arena.rows("identities", identity=identity)]
+
+    def status_of_owner(self, identity: Row) -> str | None:
+        """As far as it has called, or still may; None when it never will."""
+        (run,) = self.arena.rows("runs", run_id=identity["run_id"])
+        found = self.arena.rows("operations", run_no=run["run_no"], step=identity["step"])
+        if not found:
+            return None if run["status"] in FINISHED else "claimed"
+        return str(found[0]["status"])
 
     def _remember(self, t: Transition, result: Committed) -> None:
         name = type(t).__name__
@@ -182,7 +207,11 @@ class Machine(RuleBasedStateMachine):
         operation = next((o for o in before["operations"] if o["step"] == t.step), None)
         tool = t.call.tool if isinstance(t, operations.Intend) else (operation or {})["tool"]
         stops = {("everything", None), ("tool", tool), ("agent", run["agent"])}
-        active = {(f["scope"], f["name"]) for f in freezes if f["lifted_at"] is None}
+        service = t.call.service if isinstance(t, operations.Intend) else (operation or {})["service"]
+        if service is not None:
+            stops.add(("service", service))
+        place = f"{t.run_id}#{t.step}"
+        active = {(f["scope"], f["name"]) for f in freezes if (f["probe"] or "nobody") != place}
         assert not stops & active, f"called while frozen: {stops & active}"
         assert run["status"] in LIVE, f"called in a run that is {run['status']}"
         if isinstance(t, operations.Intend):
@@ -213,6 +242,18 @@ class Machine(RuleBasedStateMachine):
         for run_id in sorted(touched):
             seen = self.look(run_id)
             self.check_run(seen["runs"][0], seen)
+
+    @invariant()
+    def every_breaker_that_is_open_is_a_freeze(self) -> None:
+        active = {f["freeze_no"]: f for f in self.arena.rows("freezes", lifted_at=None)}
+        for breaker in (row for service in self.services for row in self.arena.rows("breakers", service=service)):
+            if breaker["freeze_no"] is not None:
+                freeze = active.pop(breaker["freeze_no"])
+                assert (freeze["scope"], freeze["name"]) == ("service", breaker["service"])
+                assert breaker["trips"] > 0
+            else:
+                assert breaker["trips"] == 0
+        assert all(f["until"] is None and f["probe"] is None for f in active.values()), "a person's freeze is probed"
 
     def check_run(self, run: Row, seen: Rows) -> None:
         status, statuses = run["status"], [o["status"] for o in seen["operations"]]
@@ -351,10 +392,9 @@ class Machine(RuleBasedStateMachine):
             store.beat(worker)
 
     def teardown(self) -> None:
-        for freeze in self.arena.rows("freezes"):
-            if freeze["lifted_at"] is None:
-                lift = store_wide.Unfreeze(actor="operator:o", freeze_no=freeze["freeze_no"], reason="the end")
-                self.arena.stores[0].do(lift)
+        for freeze in self.arena.rows("freezes", lifted_at=None):
+            lift = store_wide.Unfreeze(actor="operator:o", freeze_no=freeze["freeze_no"], reason="the end")
+            self.arena.stores[0].do(lift)
         for run_id in self.runs:
             assert fsck(self.arena.stores[1], run_id, deep=True).problems == []
 
@@ -391,6 +431,11 @@ WEIGHTS: dict[type[Transition], float] = {
     operations.EndCompensation: 4,
     runs.StopAtBoundary: 8,
     operations.CarryOutRetry: 20,
+    operations.Refer: 20,
+    runs.WakeRun: 30,
+    store_wide.ClaimIdentity: 10,
+    store_wide.ProbeService: 5,
+    store_wide.ServiceFailed: 5,
     people.CarryOutResume: 20,
     operations.BeginCompensation: 3,
     store_wide.Unfreeze: 8,
@@ -460,6 +505,8 @@ class Chance:
             people.DecideCompensate: not unsettled,
             people.DismissDuplicate: any(o["duplicate_suspected"] for o in self.seen["operations"]),
             store_wide.OpenBatch: bool(run["unknown_operations"]),
+            operations.Refer: t is operations.Refer and bool(self.identities("succeeded")),
+            runs.WakeRun: (run["waits_for"] or "").startswith(("freeze:", "identity:")),
         }
         if not also.get(t, True):
             return False
@@ -482,6 +529,11 @@ class Chance:
     def step(self) -> str:
         likely = self.steps_in(self.kind) if self.sensible and self.kind.subject == "operation" else []
         return str(self.of(*(likely or STEPS)))
+
+    def identities(self, status: str | None = None) -> list[Row]:
+        """Those of this example; whose owner is so, when a status is given."""
+        known = self.machine.owned()
+        return [i for i in known if status is None or self.machine.status_of_owner(i) == status]
 
     @property
     def worker(self) -> str:
@@ -531,7 +583,10 @@ class Chance:
         approval = next((a for a in reversed(self.seen["approvals"]) if a["step"] == step), None)
         edited = bool(approval and approval["edited_hash"]) if self.sensible else self.of(True, False, False)
         undoes = step.removeprefix("c") if step.startswith("c") else None
+        mine = [i["identity"] for i in self.identities() if (i["run_id"], i["step"]) == (self.run_id, step)]
+        identity = self.of(*mine) if mine and self.sensible else self.of(None, None, None, *self.machine.identities)
         call = Call(
+            service=self.of(None, None, *self.machine.services), identity=identity,
             tool=tool, args={"step": step}, args_hash=f"{step}-edited" if edited else step, compensates=undoes,
             effect=self.of(Effect.WRITE, Effect.WRITE, Effect.READ), can_verify=self.of(True, True, True, False),
         )  # fmt: skip
@@ -548,12 +603,13 @@ def _claim(c: Chance) -> Transition:
 
 
 def _park(c: Chance) -> Transition:
-    waits = c.of("signal:go", "time", f"approval:{c.step}")
+    held_up = (f"freeze:{c.of(*c.machine.tools)}", f"identity:{c.of(*c.machine.identities)}")
+    waits = c.of("signal:go", "time", f"approval:{c.step}", *held_up)
     return runs.ParkRun(**c.by, waits_for=waits, wake_at=c.soon, state=c.state)
 
 
 def _compensate(c: Chance) -> Transition:
-    done = [o["step"] for o in c.seen["operations"] if o["status"] == "succeeded"]
+    done = [o["step"] for o in c.seen["operations"] if o["status"] == "succeeded" and o["refers_to"] is None]
     steps = done if c.sensible else [c.of(*STEPS)]
     decided = c.decision("compensate")
     decision = decided if decided != 3 or c.of(*range(10)) == 0 else None
@@ -627,13 +683,49 @@ def _freeze(c: Chance) -> Transition:
         (FreezeScope.EVERYTHING, None),
         *((FreezeScope.TOOL, tool) for tool in c.machine.tools),
         *((FreezeScope.AGENT, agent) for agent in c.machine.agents),
+        *((FreezeScope.SERVICE, service) for service in c.machine.services),
     )
     return store_wide.Freeze(actor="operator:ann", scope=scope, name=name, reason=c.reason)
 
 
 def _unfreeze(c: Chance) -> Transition:
-    active = [f["freeze_no"] for f in c.machine.arena.rows("freezes") if f["lifted_at"] is None]
+    active = [f["freeze_no"] for f in c.machine.arena.rows("freezes", lifted_at=None)]
     return store_wide.Unfreeze(actor="operator:bob", freeze_no=c.of(*active) if active else 1, reason=c.reason)
+
+
+def _probe(c: Chance) -> Transition:
+    place = f"{c.run_id}#{c.step}"
+    return store_wide.ProbeService(
+        actor="system", service=c.of(*c.machine.services), place=place, until=c.machine.clock.now + 5 * SECOND
+    )
+
+
+def _failed(c: Chance) -> Transition:
+    return store_wide.ServiceFailed(
+        actor="system", service=c.of(*c.machine.services), reason="503", threshold=c.of(1, 2, 3),
+        cooldown=c.of(0, SECOND),
+    )  # fmt: skip
+
+
+def _claim_identity(c: Chance) -> Transition:
+    identity = c.of(*c.machine.identities)
+    new = [s for s in STEPS if s not in {o["step"] for o in c.seen["operations"]}]
+    step = c.of(*new) if new and c.sensible else c.of(*STEPS)
+    return store_wide.ClaimIdentity(
+        actor=f"worker:{c.worker}", identity=identity, run_id=c.run_id, step=step, tool=c.machine.tools[0],
+        args_hash=c.of(identity, identity, identity, "other"),
+    )  # fmt: skip
+
+
+def _refer(c: Chance) -> Transition:
+    step, done = c.step, c.identities("succeeded" if c.sensible else None)
+    if done:
+        found = c.of(*done)
+        identity, owner, args_hash = found["identity"], (found["run_id"], found["step"]), found["args_hash"]
+    else:
+        identity, owner, args_hash = c.of(*c.machine.identities), (c.run_id, c.of(*STEPS)), "other"
+    call = Call(tool=c.machine.tools[0], args_hash=args_hash, compensate="undo")
+    return operations.Refer(**c.by, step=step, call=call, identity=identity, owner=owner, result=7, state=c.state)
 
 
 def _worker(c: Chance) -> str:
@@ -685,6 +777,7 @@ MAKERS: dict[type[Transition], Callable[[Chance], Transition]] = {
     runs.RecordStep: lambda c: runs.RecordStep(**c.by, step=c.of("3", "4", "5"), name="look", state=c.state),
     runs.TakeSnapshot: lambda c: runs.TakeSnapshot(**c.by, state=c.state),
     runs.ParkRun: _park,
+    runs.WakeRun: lambda c: runs.WakeRun(actor="system", run_id=c.run_id),
     runs.SendSignal: lambda c: runs.SendSignal(
         actor="system", run_id=c.run_id, signal_id=c.of("s1", "s2"), name=c.of("go", "stop")
     ),
@@ -719,6 +812,7 @@ MAKERS: dict[type[Transition], Callable[[Chance], Transition]] = {
     ),
     operations.RecordRecovery: _recover,
     operations.Settle: _settle,
+    operations.Refer: _refer,
     operations.AppendLateEvidence: _late,
     people.DismissDuplicate: lambda c: people.DismissDuplicate(**c.operator, step=c.step, reason=c.reason),
     people.RequestVerify: lambda c: people.RequestVerify(**c.operator, step=c.step, reason=c.reason),
@@ -734,6 +828,13 @@ MAKERS: dict[type[Transition], Callable[[Chance], Transition]] = {
     people.TakeBack: _take_back,
     store_wide.Freeze: _freeze,
     store_wide.Unfreeze: _unfreeze,
+    store_wide.ServiceFailed: _failed,
+    store_wide.ServiceAnswered: lambda c: store_wide.ServiceAnswered(actor="system", service=c.of(*c.machine.services)),
+    store_wide.ProbeService: _probe,
+    store_wide.TakeToken: lambda c: store_wide.TakeToken(
+        actor="system", tool=c.of(*c.machine.tools), capacity=c.of(1, 2.5), per_second=c.of(0.01, 3)
+    ),
+    store_wide.ClaimIdentity: _claim_identity,
     store_wide.RegisterWorker: _registration,
     store_wide.StopWorker: _stop_worker,
     store_wide.LoseWorker: _lose_worker,
@@ -811,8 +912,21 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
 
 
 def test_a_forgotten_freeze_would_be_noticed(small: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(WEIGHTS, store_wide.Freeze, 10)
     monkeypatch.setattr(operations, "check_freezes", lambda *_: None)
     with pytest.raises(AssertionError, match="called while frozen"):
+        run(small, 200)
+
+
+def test_an_identity_that_two_may_own_would_be_noticed(small: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_wide, "LETS_GO", frozenset({*OperationStatus, "claimed", "gone"}))
+    with pytest.raises(AssertionError, match="taken from an owner"):
+        run(small, 200)
+
+
+def test_a_call_of_what_another_owns_would_be_noticed(small: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "check_owned", lambda *_: None)
+    with pytest.raises(AssertionError, match="called what another operation owns"):
         run(small, 200)
 
 
@@ -871,6 +985,7 @@ def test_a_refusal_that_leaves_something_behind_would_be_noticed(small: Arena, m
                     entry.changes["owner"] = "left behind"
             raise Frozen("everything is frozen")
 
+    monkeypatch.setitem(WEIGHTS, store_wide.Freeze, 10)
     monkeypatch.setattr(operations, "check_freezes", spoiled)
     with pytest.raises(AssertionError):
         run(small, 200)
