@@ -53,7 +53,7 @@ R = TypeVar("R")
 DEFAULT_TIMEOUT: Final = 30.0
 MAX_TIMEOUT: Final = timedelta(days=365).total_seconds()
 MAX_NAME: Final = 200
-MAX_IDENTITY: Final = 180
+MAX_IDENTITY: Final = 160
 RESULT: Final = "result"
 """The parameter of a compensation that is given what the operation it undoes answered."""
 
