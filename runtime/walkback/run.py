@@ -462,9 +462,9 @@ class Run:
         if error is None or not isinstance(error, Exception) or self._left is not None:
             return
         record = yield from compensation.load(self._hold)
-        rows = compensation.undoable(compensation.in_scope(record.operations(), scope))
+        within = compensation.in_scope(record.operations(), scope)
         cause = f"{type(error).__name__}: {error}"[:500]
-        yield from compensation.begin(self._hold, f"transaction:{scope}", rows, cause)
+        rows = yield from compensation.begin(self._hold, f"transaction:{scope}", within, cause)
         self._undone.add(scope)
         for key in [key for key, step in self._twins.items() if any(row["step"] == step for row in rows)]:
             del self._twins[key]

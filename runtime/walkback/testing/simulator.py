@@ -170,7 +170,14 @@ class Simulation:
     """One trial: some runs, some workers, one plan."""
 
     def __init__(
-        self, store: Store, clock: Clock, crew: Crew, registry: Registry, *, plan: Plan | None = None, version: str = "1"
+        self,
+        store: Store,
+        clock: Clock,
+        crew: Crew,
+        registry: Registry,
+        *,
+        plan: Plan | None = None,
+        version: str = "1",
     ) -> None:
         self.store = store
         self.clock = clock
@@ -223,6 +230,10 @@ class Simulation:
         for actor in self._actors:
             actor.end()
 
+    @property
+    def _random_turns(self) -> bool:
+        return self.plan.seed is not None
+
     # --- the scheduler -------------------------------------------------------------------------------------------
 
     def _turn(self) -> bool:
@@ -233,17 +244,17 @@ class Simulation:
             due[0][1]()
             return True
         ready = [a for a in self._actors if a.work is not None and a.wake_at is not None and a.wake_at <= now]
-        if ready:
-            actor = self._random.choice(ready) if self.plan.seed is not None else ready[-1]
+        if ready and not (self._random_turns and self._random.random() < 0.1 and self._claim()):
+            actor = self._random.choice(ready) if self._random_turns else ready[-1]
             actor.turn()
             if actor.error is not None:
                 raise actor.error
             return True
-        if self._chores() or self._claim():
+        if ready or self._chores() or self._claim():
             return True
         times = [at for at, _ in self._events]
         times += [a.wake_at for a in self._actors if a.work is not None and a.wake_at is not None]
-        times += [at for at in self._leases.values()]
+        times += self._leases.values()
         wake = self.store.next_wake({agent: [self.version] for agent in self._agents})
         if wake is not None:
             times.append(wake)
