@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -16,9 +20,11 @@ from tests.store.driver import (
     Held,
     ask,
     call,
+    claim,
     finish,
     intend,
     open_with_clock,
+    start,
     succeed,
     write,
 )
@@ -62,6 +68,7 @@ from walkback_store.machine.store_wide import (
     TakeToken,
     Unfreeze,
 )
+from walkback_store.store import Store
 from walkback_store.words import Answer, FreezeScope, Why
 
 
@@ -417,6 +424,53 @@ def test_an_identity_is_a_name(identity: str, world: World) -> None:
 def test_a_run_that_is_not_there_owns_nothing(world: World) -> None:
     claim = claim_of(Held(world.store, "no such run", "w", 1), world.name("invoice/"))
     check_refused(world, claim, NotFound)
+
+
+def at_once(*doings: Callable[[], object]) -> list[object]:
+    """What each of them came to, started together on a thread of its own."""
+    ready = Barrier(len(doings))
+
+    def do(doing: Callable[[], object]) -> object:
+        ready.wait()
+        try:
+            return doing()
+        except Refused as error:
+            return error
+
+    with ThreadPoolExecutor(len(doings)) as pool:
+        return list(pool.map(do, doings))
+
+
+def test_of_many_processes_that_claim_at_once_one_gets_it(store_url: str) -> None:
+    store, clock = open_with_clock(store_url)
+    with store, ExitStack() as stack:
+        stores = [stack.enter_context(open_store(store_url, clock=clock)) for _ in range(4)]
+        runs = [World(store, clock).held()] + [world_run(store) for _ in stores[1:]]
+        for identity in (f"invoice/{i}" for i in range(10)):
+            claims = [partial(s.do, claim_of(h, identity)) for s, h in zip(stores, runs, strict=True)]
+            results = at_once(*claims)
+            assert sorted(isinstance(r, IdentityTaken) for r in results) == [False, True, True, True]
+        assert fsck(store).problems == []
+
+
+def world_run(store: Store) -> Held:
+    start(store, f"run-{store.count_runs().n}")
+    return claim(store)
+
+
+def test_a_claim_and_an_approval_asked_for_again_do_not_both_get_the_identity(store_url: str) -> None:
+    store, clock = open_with_clock(store_url)
+    with store, open_store(store_url, clock=clock) as another:
+        world = World(store, clock)
+        for i in range(15):
+            owner, other, identity = world.held(), world.held(), f"invoice/{i}"
+            store.do(claim_of(owner, identity))
+            settle(owner, O.DENIED, identity)
+            clock.pass_(1)
+            store.do(ExpireApproval(actor="system", run_id=owner.run_id, step="1"))
+            again = AskApproval(**owner.by, step="1", call=call("1", **pays(identity)), digest=DIGEST, rule="big")
+            results = at_once(partial(store.do, again), partial(another.do, claim_of(other, identity)))
+            assert sorted(isinstance(r, IdentityTaken) for r in results) == [False, True]
 
 
 # --- referring ---------------------------------------------------------------------------------------------------
