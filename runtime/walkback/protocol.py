@@ -8,8 +8,8 @@ every yield.
     a write   intent ─▶ call with the key ─▶ verify ─▶ outcome          two durable commits
     a read    start (relaxed) ─▶ call ─▶ result
 
-`call` is the way in: it goes on from wherever the record of a step ends. `recover` is the same for an operation that was
-found in flight. Both end in a rest: the operation is settled, or the run has to wait, or a person has to look.
+`call` is the way in: it goes on from wherever the record of a step ends. `recover` is the same for an operation that
+was found in flight. Both end in a rest: the operation is settled, or the run has to wait, or a person has to look.
 """
 
 from __future__ import annotations

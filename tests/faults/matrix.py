@@ -396,7 +396,8 @@ class Trial:
                 assert count == 0, f"{subject} is recorded as {statuses}, and happened"
 
     def _excused(self) -> bool:
-        """A compensation that is rejected for good is a person's business; and so is an attempt that was rejected when one
-        before it may have happened and nobody can look."""
+        """A compensation that is rejected for good is a person's business. So is an attempt that was rejected when one
+        before it may have happened, where nobody can look.
+        """
         definite = "definite error" in self.plan.calls.values() or any("definite" in t for t in self.sim.troubles)
         return definite and self.kind.tool in {"verified_undo", "keyed", "gated", "owned"}

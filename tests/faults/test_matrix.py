@@ -1,20 +1,20 @@
 """The crash matrix, in virtual time: every wish of the protocol, every kind of step, everything that can go wrong.
 
-Exhaustive over one step: for each kind and for each way in which its call or its verify can go wrong, a worker is crashed,
-frozen, robbed of its lease or of the answer to a commit at every single wish on the way. Random over whole runs, from
-seeds. And the judge is judged: five protocols that are wrong on purpose must be found out.
+Exhaustive over one step: for each kind and for each way in which its call or its verify can go wrong, a worker is
+crashed, frozen, robbed of its lease or of the answer to a commit at every single wish on the way. Random over whole
+runs, from seeds. And the judge is judged: five protocols that are wrong on purpose must be found out.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.faults.matrix import KINDS, WHOLE, Kind, Laboratory, Violation, laboratory
+from tests.faults.matrix import KINDS, WHOLE, Kind, Laboratory, Trial, Violation, laboratory
 from walkback import compensation, outcomes, protocol
 from walkback.outcomes import Verdict
 from walkback.protocol import SECOND, Settled
@@ -101,6 +101,11 @@ def test_trouble_does_strike(lab: Laboratory) -> None:
     assert set(PROCESS) <= seen
 
 
+def go_through(trials: Iterable[Trial]) -> None:
+    for trial in trials:
+        trial.go()
+
+
 # --- protocols that are wrong on purpose -------------------------------------------------------------------------
 
 
@@ -148,10 +153,10 @@ def test_a_protocol_that_is_wrong_on_purpose_is_found_out(
 ) -> None:
     name, world = MUTANTS[mutant]
     mutant(monkeypatch)
+    if name:
+        kind = next(kind for kind in KINDS if kind.name == name)
+        trials: Iterable[Trial] = [lab.trial(kind, plan(kind, world))]
+    else:
+        trials = (lab.trial(WHOLE, Plan(seed=seed, trouble=0.08)) for seed in range(300))
     with pytest.raises(Violation):
-        if name:
-            kind = next(kind for kind in KINDS if kind.name == name)
-            lab.trial(kind, plan(kind, world)).go()
-        else:
-            for seed in range(300):
-                lab.trial(WHOLE, Plan(seed=seed, trouble=0.08)).go()
+        go_through(trials)
