@@ -1,4 +1,4 @@
-"""`walkback work` with real processes: it carries runs to their end, stops as it is asked to, and says what is wrong."""
+"""`walkback work` with real processes: it carries runs to their end, stops when asked to, and says what is wrong."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from walkback_store.values import encode
 PATIENCE = 30.0
 HOSTILE = "\x1b]52;c;ZXZpbA==\x07\u202e\x9b2J"
 
-SHOP = '''
+SHOP = """
 import time
 from pathlib import Path
 
@@ -70,7 +70,7 @@ def make_another(name: str) -> wb.App:
 
 def make_nothing() -> None:
     pass
-'''
+"""
 
 
 @pytest.fixture

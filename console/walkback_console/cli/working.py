@@ -69,7 +69,9 @@ def work(
 def _where_from(session: Session) -> str:
     if session.store_option is not None:
         return "The address came from --store."
-    return "The address is the app's own; if it names none, WALKBACK_STORE, else ./walkback.db. --store goes before all."
+    return (
+        "The address is the app's own; if it names none, WALKBACK_STORE, else ./walkback.db. --store goes before all."
+    )
 
 
 @contextmanager
