@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.console.terminal import command, environment
+from tests.support.proxy import CuttingProxy
 from walkback import worker
 from walkback_console.cli.commands import app as commands
 from walkback_store import Store, open_store
@@ -196,6 +197,27 @@ def test_what_is_printed_or_logged_by_the_users_code_is_left_alone(shop: Path) -
     assert done.returncode == 0
     assert "theirs worker" in done.stdout
     assert done.stderr == ""
+
+
+def test_a_worker_outlives_an_outage_of_its_database_and_does_not_fill_the_log_with_it(
+    shop: Path, pg_url: str, pg_proxy: CuttingProxy
+) -> None:
+    (shop / "go").touch()
+    with working(shop, "shop:app", "--store", pg_proxy.url) as process:
+        with open_store(pg_url) as store:
+            wait_until(lambda: len(store.workers()) == 1)
+            pg_proxy.refuse(True)
+            pg_proxy.cut_all()
+            time.sleep(3)
+            pg_proxy.refuse(False)
+            start(pg_url)
+            wait_until(lambda: store.run("r1")["status"] == "succeeded")
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    warnings = [line.partition("WARNING: ")[2] for line in err.splitlines() if "WARNING: " in line]
+    assert any("does not answer" in line for line in warnings), err
+    assert len(warnings) == len(set(warnings)), err
 
 
 # --- stopping ----------------------------------------------------------------------------------------------------

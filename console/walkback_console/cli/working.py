@@ -30,6 +30,8 @@ from walkback_store.housekeeping import is_adopted
 from walkback_store.work import COPY
 
 log = logging.getLogger("walkback")
+SAME_LINE_EVERY = 10.0
+"""Seconds between two warnings that say the same."""
 EXAMPLE = "such as shop.agents:app"
 
 
@@ -199,6 +201,7 @@ def logging_to_stderr() -> Iterator[None]:
     if level == logging.NOTSET:
         log.setLevel(logging.INFO)
     handler.setFormatter(_Lines())
+    handler.addFilter(_Seldom())
     theirs = bool(logging.getLogger().handlers or log.handlers)
     if not theirs:
         logging.getLogger().addHandler(handler)
@@ -220,6 +223,22 @@ def _make_safe(record: logging.LogRecord) -> bool:
 
 def _safe_lines(text: str) -> str:
     return "\n".join(safe(line) for line in text.split("\n"))
+
+
+class _Seldom(logging.Filter):
+    """The same line once in a while is enough: a worker that cannot reach its store says so at every turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        said = record.getMessage()
+        due = record.created >= self._said.get(said, 0.0) + SAME_LINE_EVERY
+        if due:
+            self._said = {line: at for line, at in self._said.items() if at > record.created - SAME_LINE_EVERY}
+            self._said[said] = record.created
+        return due or record.levelno < logging.WARNING
 
 
 class _Lines(logging.Formatter):
