@@ -543,7 +543,7 @@ def _probe(hold: Hold, step: str, breaker: BreakerOpen, now: int, until: int) ->
     hold.troubled.add(breaker.service)
     waits = f"breaker:{breaker.service}"
     if breaker.until is None:
-        return Waiting(f"freeze:{breaker.service}", now + PATIENCE)
+        return Waiting(f"freeze:{breaker.service}", None)
     if breaker.until > now:
         return Waiting(waits, breaker.until)
     probe = ProbeService(actor=hold.actor, service=breaker.service, place=f"{hold.run_id}#{step}", until=until)
