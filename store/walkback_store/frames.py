@@ -38,8 +38,8 @@ _MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _DIGEST_BYTES: Final = 32
 _LARGE_BASE: Final = 16 * 1024 * 1024
 _SPLICE_HEAD: Final = struct.Struct("<cIII")  # the marker, what begins and what ends like the base, CRC-32 of the state
-_SPLICE_BYTES: Final = 128
-"""How much may be new in a splice. For more, what zstd saves is worth its time."""
+_SPLICE_BYTES: Final = 64
+"""How much may be new in a splice. Up to here it is no larger than a zstd frame."""
 _SHORT: Final = 256
 
 

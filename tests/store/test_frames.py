@@ -166,7 +166,7 @@ def test_a_passage_replaced_anywhere_comes_back_exactly(
     data = base[:at] + inserted + base[at + removed :]
     frame = pack(data, base)
     assert unpack(frame, base) == data
-    if base and data and len(inserted) <= 100:
+    if base and data and len(inserted) <= 64:
         assert len(frame) <= 13 + len(inserted)
 
 

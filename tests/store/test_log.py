@@ -41,7 +41,10 @@ def test_a_nul_in_a_column_becomes_a_visible_mark_and_the_facts_keep_it() -> Non
 
 
 def test_a_column_holds_the_text_of_an_enum() -> None:
-    changes = {"runs": {"": {"status": RunStatus.RUNNING, "fence": 1}}, "steps": {"6": {"after": 1}}}
+    changes: dict[str, dict[str, dict[str, Any]]] = {
+        "runs": {"": {"status": RunStatus.RUNNING, "fence": 1}},
+        "steps": {"6": {"after": 1}},
+    }
     stored = storable(changes)
     assert stored == changes
     assert type(stored["runs"][""]["status"]) is str
