@@ -351,7 +351,7 @@ def test_a_cancel_or_a_pause_takes_effect_between_two_calls(store_url: str, shop
         go_on.clear()
         with opened(store_url, two) as app:
             app.start("two", run_id=run_id)
-            worker = threading.Thread(target=lambda app=app: work(app))  # type: ignore[misc]
+            worker = threading.Thread(target=lambda app=app: work(app))
             worker.start()
             assert at_work.wait(20)
             app.store.do(request)
