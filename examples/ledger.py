@@ -8,8 +8,8 @@ Whatever is posted is written to its book, on disk, before anything is answered.
     GET  /invoices?order=1001   what the book has of an order; 503 while the search is down
     POST /control               what the story wants of it: {"search": "down"}, {"answers": "held"}
 
-`python -m examples.ledger BOOK` prints its address, then a line for every invoice. It ends when its standard input does,
-so that it never outlives whoever started it.
+`python -m examples.ledger BOOK` prints its address, then a line for every invoice. It ends when its standard input
+does, so that it never outlives whoever started it.
 """
 
 from __future__ import annotations

@@ -14,11 +14,11 @@ from tests.console.terminal import STRICT, Command, in_one_terminal
 from tests.store import driver
 from walkback_console.cli.commands import app
 from walkback_store import open_store
-from walkback_store.machine.operations import AppendLateEvidence, RecordRecovery, Settle
+from walkback_store.machine.operations import AppendLateEvidence, RecordRecovery, RecordVerification, Settle
 from walkback_store.machine.people import AddNote
 from walkback_store.machine.runs import FailRun, NeedOperator, ParkRun, RecordStep
-from walkback_store.machine.store_wide import Freeze, RegisterWorker
-from walkback_store.words import Answer, FreezeScope, OperationStatus, Why
+from walkback_store.machine.store_wide import Freeze, RegisterWorker, ServiceFailed
+from walkback_store.words import Answer, Evidence, FreezeScope, OperationStatus, Why
 
 MARKUP = "[/x][@click=app.bell]m[/][bold]"
 EVIL = (
@@ -81,6 +81,8 @@ def hostile(tmp_path: Path) -> str:
             "identity": evil("identity"),
         }  # fmt: skip
         driver.intend(h, "2", **call)
+        cannot_tell = {"detail": evil("found")}
+        store.do(RecordVerification(**h.by, step="2", evidence=Evidence.CANNOT_TELL, found=cannot_tell))
         store.do(
             RecordRecovery(
                 **h.by,
@@ -106,10 +108,23 @@ def hostile(tmp_path: Path) -> str:
         store.do(AddNote(actor=evil("operator"), run_id=h.run_id, reason=evil("note"), owner=evil("owner")))
         store.do(
             AppendLateEvidence(
-                actor=evil("late"), run_id=h.run_id, step="2", data={"late": evil("late")}, duplicate_suspected=True
+                actor=evil("late"),
+                run_id=h.run_id,
+                step="2",
+                data={"late": evil("late"), "output": evil("output")},
+                duplicate_suspected=True,
             )
         )
         driver.ask(held(RUNS["asks"]), "1", park=True, **call)
+        store.do(
+            ServiceFailed(
+                actor=evil("breaker"),
+                service=printable("service"),
+                reason=evil("outage"),
+                threshold=1,
+                cooldown=driver.MINUTE,
+            )
+        )
         h = held(RUNS["failed"])
         store.do(FailRun(**h.by, error_class=evil("run error"), message=evil("message"), fingerprint=evil("print")))
         driver.start(store, f"6 {EVIL_ID}", agent=hostile_app.hostile.name, value={})
@@ -179,6 +194,7 @@ def test_no_control_byte_from_the_store_reaches_the_terminal(hostile: str, tmp_p
         "agent", "tag", "stepname", "said", "tool", "description", "stake", "undo", "attempted", "proven",
         "retrysafe", "verdict", "errorclass", "error", "why", "operator", "note", "owner", "late", "waitsfor",
         "freezer", "reason", "runerror", "edited", "raised",
+        "found", "output", "service", "outage",
     ):  # fmt: skip
         assert f"{where}:␛[2J" in folded, f"the hostile {where} was never shown, so this test shows nothing about it"
     assert "".join(MARKUP.split()) in folded

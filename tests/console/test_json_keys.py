@@ -45,6 +45,8 @@ def test_every_key_of_every_json_is_documented_with_its_command(walkback: Comman
     ):  # fmt: skip
         done = walkback("--store", url, *args, "--json")
         said = section(args[0]) + (section("runs") if args[0] == "show" else "")
+        if args[0] == "stats":
+            said += section("inbox")
         if args[0] == "audit":
             said += section("events")
         lines = [json.loads(line) for line in done.out.splitlines()] if args[0] == "work" else done.json

@@ -31,11 +31,11 @@ FACTS_AT_MOST = 600
 VALUE_AT_MOST = 200
 
 EVIDENCE = {
-    "happened": "verified",
-    "absent": "verify: not there",
-    "absent_so_far": "verify: not yet there",
-    "cannot_tell": "verify cannot tell",
-    "partial": "verify: in part",
+    "happened": "found there",
+    "absent": "not there",
+    "absent_so_far": "not there so far",
+    "cannot_tell": "cannot tell",
+    "partial": "partly there",
 }
 UNSETTLED = frozenset({"awaiting_approval", "pending", "unknown"})
 QUESTIONS = (
@@ -141,7 +141,7 @@ def show_freezes(out: Printer, freezes: Sequence[Row], at: int) -> None:
 
 def _next_try(breaker: Row, at: int) -> str:
     if breaker["probe"] is not None:
-        return f"{breaker['probe']} is trying it now"
+        return f"{place(breaker['probe'])} is trying it now"
     return f"tried again {ago(breaker['until'], at)}" if breaker["until"] > at else "the next call tries it again"
 
 
@@ -350,7 +350,9 @@ def _step_row(row: Row) -> list[Text]:
         what.append(t(f"not called: done by {place(row['operation_refers_to'])}", "bright_black"))
     status = [word(row["operation_status"])]
     if row["operation_compensated_by"]:
-        status.append(t(f"by step {row['operation_compensated_by']}", "bright_black"))
+        undone = row["operation_status"] == "compensated"
+        said = f"{'by' if undone else 'to be undone by'} step {row['operation_compensated_by']}"
+        status.append(t(said, "bright_black"))
     elif row["operation_evidence"]:
         status.append(t(EVIDENCE.get(row["operation_evidence"], row["operation_evidence"]), "bright_black"))
     if row["operation_duplicate_suspected"]:
@@ -388,9 +390,9 @@ def _show_operation(out: Printer, found: Any, at: int) -> None:
     if answers and answers["verdict"] != call["status"] and call["ended_at"] is not None:
         facts.append(("in the end", word(call["status"])))
     if call["duplicate_suspected"]:
-        facts.append(
-            ("duplicate?", t("suspected: it may have happened twice, or although it counts as failed", "bold yellow"))
-        )
+        failed = call["status"] in {"failed", "denied"}
+        why = f"it counts as {call['status']}, and it happened" if failed else "more than one attempt may have happened"
+        facts.append(("duplicate?", t(f"suspected: {why}", "bold yellow")))
     if call["error_class"] or call["error"]:
         facts.append(("error", t(": ".join(filter(None, (call["error_class"], call["error"]))), "red")))
     out.facts(facts)
