@@ -344,7 +344,7 @@ def main() -> None:
     except BrokenPipeError:  # whoever listened has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more as it exits
         raise SystemExit(1) from None
-    print(f"The store is {story.shown_db}; the ledger's book and the workers' log are beside it.")
+    print(f"The store is {story.shown_db}; the ledger's book and the log are beside it.")
 
 
 if __name__ == "__main__":
