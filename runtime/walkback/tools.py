@@ -725,7 +725,7 @@ def _place(tool: Tool) -> str:
 
 
 def _is_async(function: object) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))
 
 
 # --- reading a signature ---------------------------------------------------------------------------------------------
