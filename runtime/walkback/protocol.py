@@ -541,10 +541,8 @@ def _dispatch(
 def _probe(hold: Hold, step: str, breaker: BreakerOpen, now: int, until: int) -> Protocol[Rest | None]:
     """The breaker of the service is open. Once its time is up, one call may find out whether it answers again."""
     hold.troubled.add(breaker.service)
-    waits = f"breaker:{breaker.service}"
-    if breaker.until is None:
-        return Waiting(f"freeze:{breaker.service}", now + PATIENCE)
-    if breaker.until > now:
+    waits = f"freeze:{breaker.service}"
+    if breaker.until is None or breaker.until > now:
         return Waiting(waits, breaker.until)
     probe = ProbeService(actor=hold.actor, service=breaker.service, place=f"{hold.run_id}#{step}", until=until)
     try:

@@ -206,6 +206,8 @@ class Run:
         if self._record.step(block) is not None or any(int(s.partition(".")[2]) > width for s in recorded):
             yield from self._diverged(block, self._record.described(block), f"{width} calls side by side")
         if len(recorded) < width:
+            if self._n < self._record.reached:
+                yield from self._diverged(block, self._record.described(block), f"{width} calls side by side")
             yield from self._boundary(block)
         return block
 
@@ -506,7 +508,7 @@ class Run:
         step = str(self._n)
         row = self._record.step(step)
         if row is None:
-            if step in self._record.tops:
+            if self._n <= self._record.reached:
                 yield from self._diverged(step, self._record.described(step), {"kind": kind, "name": name})
             yield from self._boundary(step)
         else:
