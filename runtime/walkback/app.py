@@ -8,7 +8,7 @@ import signal
 import threading
 import uuid
 from collections.abc import Iterable, Iterator
-from types import FrameType, TracebackType
+from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
 from walkback.agents import Agent
@@ -69,7 +69,13 @@ class App:
             )
         self.crew.agents[agent.name, agent.version] = agent
         for tool in mentioned(agent):
-            if self.registry.find(tool.name, tool.version) is None:
+            known_tool = self.registry.find(tool.name, tool.version)
+            if known_tool is not None and known_tool is not tool:
+                raise DefinitionError(
+                    f"two different tools are called {tool.name!r} v{tool.version}, and agent {agent.name!r} can reach "
+                    "one of them: after a crash, recovery could call the wrong one. Give one another name or version."
+                )
+            if known_tool is None:
                 self.registry.add(tool)
 
     def _check(self) -> None:
@@ -214,9 +220,12 @@ def stopped_by_signals(worker: Worker) -> Iterator[None]:
 
 def mentioned(agent: Agent) -> list[Tool]:
     """Tools within reach of an agent's code, so that recovery knows them before that code has run again."""
-    found = [value for value in agent.function.__globals__.values() if isinstance(value, Tool)]
+    found: dict[int, Tool] = {}
+    within = list(agent.function.__globals__.values())
     for cell in agent.function.__closure__ or ():
         with contextlib.suppress(ValueError):  # a name that is not bound yet
-            if isinstance(cell.cell_contents, Tool):
-                found.append(cell.cell_contents)
-    return found
+            within.append(cell.cell_contents)
+    for value in within:
+        values = list(vars(value).values()) if isinstance(value, ModuleType) else [value]
+        found |= {id(tool): tool for tool in values if isinstance(tool, Tool)}
+    return list(found.values())

@@ -143,6 +143,7 @@ class Run:
     def _call(self, name: Tool | str, args: dict[str, Any], into: str | None) -> Protocol[Any]:
         tool = self._tool(name)
         valid = tool.validate(args)
+        self._check_into(into)
         step, row = yield from self._next("call", tool.name)
         known = yield from self._known(step, row, tool, valid)
         request = self._request(step, tool, valid, known)
@@ -166,6 +167,7 @@ class Run:
     def _parallel(self, calls: Sequence[CallOf], into: str | None, return_errors: bool) -> Protocol[list[Any]]:
         if not calls or not all(isinstance(c, CallOf) for c in calls):
             raise DefinitionError("run.parallel takes calls: run.parallel(wb.call(tool, x=1), wb.call(other)).")
+        self._check_into(into)
         prepared = [(self._tool(c.tool), c.args) for c in calls]
         valid = [(tool, tool.validate(args)) for tool, args in prepared]
         block = yield from self._block(len(valid))
@@ -564,6 +566,20 @@ class Run:
             return encode(state)
 
         return fold
+
+    def _check_into(self, into: str | None) -> None:
+        if into is not None and not isinstance(self.state, dict) and not hasattr(self.state, into):
+            raise DefinitionError(
+                f"into={into!r}: the state of run {self.id!r}, a {type(self.state).__name__}, has no such field. "
+                "Nothing was called."
+            )
+
+    def quiet(self) -> Protocol[None]:
+        """Wait for a step that the agent left under way, in another task or thread of its own."""
+        while self._busy:
+            yield Wait((yield Now()) + SECOND // 50)
+        if self._left is not None:
+            raise self._left
 
     @staticmethod
     def _put(state: Any, name: str, value: object) -> None:

@@ -258,7 +258,7 @@ class Worker:
     # --- runs ----------------------------------------------------------------------------------------------------
 
     def _claim(self) -> int:
-        free = self._concurrency - len(self._sessions) - len(self._hung)
+        free = self._concurrency - len(self._sessions) - len(self._hung) - self._place.left_behind
         wanted = self._wanted()
         if free < 1 or not wanted:
             return 0
