@@ -15,7 +15,6 @@ from walkback_store import Store, open_store
 from walkback_store.fsck import fsck
 
 ROOT = Path(__file__).resolve().parent.parent
-pytestmark = pytest.mark.xdist_group("story")  # one process, so that it is told once
 
 
 def tell(folder: Path, *args: str) -> str:
