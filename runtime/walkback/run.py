@@ -221,8 +221,8 @@ class Run:
                 registry.add(name)
             elif known is not name:
                 raise DefinitionError(
-                    f"there are two tools called {name.name!r} v{name.version} in this app, and recovery could call the "
-                    "wrong one. Nothing was called; give one of them another name or version."
+                    f"there are two tools called {name.name!r} v{name.version} in this app, and recovery could call "
+                    "the wrong one. Nothing was called; give one of them another name or version."
                 )
             return name
         found = registry.find(name)
