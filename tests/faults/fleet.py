@@ -10,25 +10,29 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 import walkback as wb
 from tests.faults.agent_worker import Order
 from tests.faults.agents import BY_NAME, SETTLE, Kind, Point, World
 from walkback_store import Store, open_store, schema
+from walkback_store.engine import Committed
 from walkback_store.fsck import fsck
 from walkback_store.machine.people import Approve, DecideRetry, RecordHappened, ResumeRun
+from walkback_store.machine.store_wide import LoseWorker
 from walkback_store.words import FINISHED
 
 ANN = "operator:ann"
 PATIENCE = 90.0
 """Seconds that something may take on a busy machine before it counts as never."""
+BLOCKED = 8.0
+"""A worker that is stopped for so long, and not declared lost, has a lock that others need."""
 LOOK_EVERY = 0.02
 CRASHED = "workers with it, one after another"
 
@@ -175,6 +179,27 @@ class Fleet:
         query = select(w.c.worker).where(w.c.pid == pid)
         return self._values(query.where(w.c.status == "alive") if alive else query)
 
+    def lost(self, names: Collection[str]) -> bool:
+        """Wait until others have declared a worker that is stopped lost, and hold none of its runs any more.
+
+        False when they cannot: it was stopped with the lock of a database in its hands, and so stops everyone.
+        """
+        w, r = schema.workers, schema.runs
+        alive = select(w.c.worker).where(w.c.worker.in_(names), w.c.status == "alive")
+        held = select(r.c.run_id).where(r.c.worker.in_(names))
+        try:
+            until(lambda: not self._values(alive) and not self._values(held), "it is lost", BLOCKED)
+        except Violation:
+            return False
+        return True
+
+    def rob(self, name: str) -> bool:
+        """Declare a worker lost that is not; whether it could be done."""
+        row = self.store.worker(name) or {}
+        reason = "the test says so"
+        lose = LoseWorker(actor="system", worker=name, beat=row["beat"], reason=reason)
+        return isinstance(self.store.commit([lose])[0], Committed)
+
     # --- runs ----------------------------------------------------------------------------------------------------
 
     def start(self, kind: Kind | str, name: str, version: str = "1") -> list[Started]:
@@ -199,6 +224,15 @@ class Fleet:
         with self.store.backend.engine.connect() as connection:
             query = select(r.c.run_id, *(r.c[name] for name in columns))
             return {row["run_id"]: dict(row) for row in connection.execute(query).mappings()}
+
+    def events(self) -> int:
+        with self.store.backend.engine.connect() as connection:
+            return int(connection.execute(select(func.count()).select_from(schema.events)).scalar_one())
+
+    def beats(self) -> int:
+        """Of all workers together."""
+        with self.store.backend.engine.connect() as connection:
+            return int(connection.execute(select(func.sum(schema.workers.c.beat))).scalar_one() or 0)
 
     def restless(self) -> list[str]:
         return [run_id for run_id, row in self.rows("status").items() if row["status"] not in FINISHED]
@@ -346,8 +380,10 @@ class Fleet:
 
 
 @contextmanager
-def fleet(url: str, folder: Path) -> Iterator[Fleet]:
+def fleet(url: str, folder: Path, seed: int | None = None) -> Iterator[Fleet]:
     """A store, a ledger in a folder of its own, and a server of workers."""
+    if seed is not None:
+        print(f"seed {seed}")
     world = World.create(folder / "outside" / "ledger.db")
     server = Server()
     try:
