@@ -1,8 +1,8 @@
 """A worker process: it claims runs, carries them on, and can be killed at any moment.
 
 It holds no state: everything that matters is in the store. One thread minds the shop (claims, lets go of what hangs,
-declares dead workers lost, wakes what waits for others); one beats; every run of a plain agent has a thread; async agents
-share a loop.
+declares dead workers lost, wakes what waits for others); one beats; every run of a plain agent has a thread; async
+agents share a loop.
 """
 
 from __future__ import annotations
