@@ -40,13 +40,14 @@ class Order:
     concurrency: int = 20
     lease: float = LEASE
     grace: float = 30.0
+    latency: float = 0.0
 
     def line(self) -> str:
         return json.dumps(asdict(self)) + "\n"
 
 
 def serve_app(order: Order) -> None:
-    agents.world = agents.World(Path(order.ledger))
+    agents.world = agents.World(Path(order.ledger), order.latency)
     faults = Faults()
     for crash in order.crashes:
         faults.crash(crash.pop("point"), **crash)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import sqlite3
 import time
@@ -42,8 +43,10 @@ class Refused(Exception):
 class World:
     """What is outside, as one process sees it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, latency: float = 0.0) -> None:
         self.path = path
+        self.latency = latency
+        """So many seconds a request may be on its way, and its answer again."""
 
     @classmethod
     def create(cls, path: Path) -> World:
@@ -64,6 +67,7 @@ class World:
 
     def do(self, subject: str, *, key: str | None = None, before: datetime | None = None) -> None:
         """One effect. Nothing, when the key is known. Refused, when it is too late."""
+        self._travel()
         with self.open() as db:
             db.execute("BEGIN IMMEDIATE")
             if before is not None and datetime.now(UTC) >= before:
@@ -72,6 +76,11 @@ class World:
             if new:
                 db.execute("INSERT INTO effects (subject, pid) VALUES (?, ?)", (subject, os.getpid()))
             db.execute("COMMIT")
+        self._travel()
+
+    def _travel(self) -> None:
+        if self.latency:
+            time.sleep(random.random() * self.latency)
 
     def find(self, subject: str) -> bool:
         return bool(self.count(subject))
@@ -370,6 +379,13 @@ def hang_the_first_time(what: str) -> None:
 
 
 @wb.tool(effect="write", timeout=TIMEOUT, idempotent=DAY, retry=PATIENT)
+def lies(what: str) -> dict[str, str]:
+    """Says that its service knows keys, and gives it none."""
+    world.do(f"lies:{what}")
+    return {"done": what}
+
+
+@wb.tool(effect="write", timeout=TIMEOUT, idempotent=DAY, retry=PATIENT)
 def hangs_keyed(what: str, *, op: wb.Op) -> dict[str, str]:
     hang_the_first_time(what)
     world.do(f"hangs_keyed:{what}", key=op.key)
@@ -440,6 +456,7 @@ def deadly(run: wb.Run, what: str) -> str:
 
 
 HARD = (
+    Kind("lies", once(lies), of_call("1", "lies")),
     Kind("hangs, key", once(hangs_keyed), ()),
     Kind("hangs, key, async", once_async(hangs_keyed), ()),
     Kind("hangs, verify and settle", once(hangs_verified), ()),
@@ -455,7 +472,7 @@ HARD = (
 )
 BY_NAME = {kind.name: kind for kind in KINDS + HARD}
 TOOLS = (peek, keyed, keyed_undo, verified, verified_undo, verified_later, neither, gated, owned, refuses)
-HARD_TOOLS = (hangs_keyed, hangs_verified, hangs_rudely, hangs_alone, hangs_in_verify, waits_its_turn)
+HARD_TOOLS = (lies, hangs_keyed, hangs_verified, hangs_rudely, hangs_alone, hangs_in_verify, waits_its_turn)
 
 
 def make_app(url: str, wanted: Iterable[tuple[str, str]], faults: Faults | None = None) -> wb.App:

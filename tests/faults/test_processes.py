@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.agents import KINDS, STEPS, Kind
-from tests.faults.fleet import CRASHED, Fleet, fleet, spin, until
+from tests.faults.agents import KINDS, STEPS, Kind, Point
+from tests.faults.fleet import CRASHED, Fleet, Violation, fleet, spin, until
 from walkback_store.fsck import fsck
 
 LONG = os.environ.get("WALKBACK_FAULTS") == "long"
@@ -56,6 +56,17 @@ def test_a_worker_killed_at_any_boundary_leaves_what_another_can_settle(
         all_.worker(concurrency=100)
         all_.rest()
         all_.judge()
+
+
+def test_the_judge_sees_an_effect_that_happened_twice(store_url: str, tmp_path: Path) -> None:
+    """A guard against tests that pass because nobody looked: this tool is not what it says."""
+    with fleet(store_url, tmp_path) as all_:
+        all_.start("lies", "t")
+        assert all_.end_of(all_.worker(dies=[Point("call", "after", tool="lies")])) == -signal.SIGKILL
+        all_.worker()
+        all_.rest()
+        with pytest.raises(Violation, match="lies:t happened 2 times"):
+            all_.judge()
 
 
 # --- killed at any moment ------------------------------------------------------------------------------------------
@@ -115,6 +126,8 @@ def test_workers_killed_at_any_moment_do_everything_once_on_postgresql(seed: int
 # --- stopped, and gone on ------------------------------------------------------------------------------------------
 
 STOPS = 20 if LONG else 3
+LATENCY = 0.2
+"""Seconds, so that many are interrupted in the middle of a call."""
 STOP_SEEDS = 10 if LONG else 1
 
 
@@ -131,7 +144,7 @@ def test_a_worker_that_was_stopped_and_goes_on_changes_nothing_of_what_others_to
     random_ = random.Random(seed)
     taken_over = 0
     with fleet(store_url, tmp_path, seed) as all_:
-        crew = [all_.worker(EVERYTHING) for _ in range(CREW)]
+        crew = [all_.worker(EVERYTHING, latency=LATENCY) for _ in range(CREW)]
         for n in range(STOPS):
             some_runs(all_, random_, n, 8)
             victim = random_.choice(crew)
@@ -154,7 +167,7 @@ def test_a_worker_that_loses_its_lease_and_lives_does_nothing_twice(seed: int, s
     random_ = random.Random(seed)
     robbed = 0
     with fleet(store_url, tmp_path, seed) as all_:
-        crew = [all_.worker(EVERYTHING) for _ in range(CREW)]
+        crew = [all_.worker(EVERYTHING, latency=LATENCY) for _ in range(CREW)]
         for n in range(2 * STOPS):
             some_runs(all_, random_, n)
             some_moment(all_, random_)
