@@ -40,6 +40,10 @@ class Refused(Exception):
     """The service says no, and nothing happened."""
 
 
+class Expired(Exception):
+    """The request came after its time. Nothing happened, but who asks so late should not rely on an answer."""
+
+
 class World:
     """What is outside, as one process sees it."""
 
@@ -66,12 +70,12 @@ class World:
             yield db
 
     def do(self, subject: str, *, key: str | None = None, before: datetime | None = None) -> None:
-        """One effect. Nothing, when the key is known. Refused, when it is too late."""
+        """One effect. Nothing, when the key is known; `Expired`, when it is too late."""
         self._travel()
         with self.open() as db:
             db.execute("BEGIN IMMEDIATE")
             if before is not None and datetime.now(UTC) >= before:
-                raise Refused("this request has expired")
+                raise Expired("this request came too late")
             new = key is None or db.execute("INSERT OR IGNORE INTO keys VALUES (?)", (key,)).rowcount
             if new:
                 db.execute("INSERT INTO effects (subject, pid) VALUES (?, ?)", (subject, os.getpid()))
@@ -156,7 +160,6 @@ def keyed_undo(what: str, *, op: wb.Op) -> dict[str, str]:
     timeout=TIMEOUT,
     verify=look,
     settle=SETTLE,
-    definite=(Refused,),
     retry=PATIENT,
     compensate="verified_undo",
 )

@@ -126,7 +126,7 @@ def test_workers_killed_at_any_moment_do_everything_once_on_postgresql(seed: int
 # --- stopped, and gone on ------------------------------------------------------------------------------------------
 
 STOPS = 20 if LONG else 3
-LATENCY = 0.2
+LATENCY = 0.6
 """Seconds, so that many are interrupted in the middle of a call."""
 STOP_SEEDS = 10 if LONG else 1
 
