@@ -86,6 +86,16 @@ class World:
         if self.latency:
             time.sleep(random.random() * self.latency)
 
+    def in_nobodys_hands(self, seconds: float = 2.0) -> bool:
+        """Whether the ledger can be written. A process that is stopped in the middle of writing keeps everyone out."""
+        with closing(sqlite3.connect(self.path, timeout=seconds, isolation_level=None)) as db:
+            try:
+                db.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return False
+            db.execute("ROLLBACK")
+            return True
+
     def find(self, subject: str) -> bool:
         return bool(self.count(subject))
 

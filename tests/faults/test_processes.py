@@ -100,13 +100,13 @@ def some_moment(all_: Fleet, random_: random.Random) -> None:
 
 def kill_campaign(all_: Fleet, seed: int) -> None:
     random_ = random.Random(seed)
-    crew = [all_.worker(EVERYTHING) for _ in range(CREW)]
+    crew = [all_.worker(EVERYTHING, latency=0.05) for _ in range(CREW)]
     for n in range(KILLS):
         some_runs(all_, random_, n)
         some_moment(all_, random_)
         victim = crew.pop(random_.randrange(len(crew)))
         all_.kill(victim)
-        crew.append(all_.worker(EVERYTHING))
+        crew.append(all_.worker(EVERYTHING, latency=0.05))
     all_.rest()
     all_.judge(crashes=True)
 
@@ -153,7 +153,8 @@ def test_a_worker_that_was_stopped_and_goes_on_changes_nothing_of_what_others_to
             names = all_.names_of(victim)
             os.kill(victim, signal.SIGSTOP)
             try:
-                taken_over += all_.lost(names)
+                # One that is stopped inside the service has a request there that goes on afterwards, however late.
+                taken_over += all_.world.in_nobodys_hands() and all_.lost(names)
             finally:
                 os.kill(victim, signal.SIGCONT)
             until(partial(all_.names_of, victim), "it goes on, under whatever name")
