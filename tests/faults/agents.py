@@ -86,8 +86,11 @@ class World:
         if self.latency:
             time.sleep(random.random() * self.latency)
 
-    def in_nobodys_hands(self, seconds: float = 2.0) -> bool:
-        """Whether the ledger can be written. A process that is stopped in the middle of writing keeps everyone out."""
+    def in_nobodys_hands(self, seconds: float = TIMEOUT / 3) -> bool:
+        """Whether the ledger can be written. A process that is stopped in the middle of writing keeps everyone out.
+
+        Not for so long that others take the service for hung.
+        """
         with closing(sqlite3.connect(self.path, timeout=seconds, isolation_level=None)) as db:
             try:
                 db.execute("BEGIN IMMEDIATE")

@@ -389,7 +389,7 @@ def fleet(url: str, folder: Path, seed: int | None = None) -> Iterator[Fleet]:
     world = World.create(folder / "outside" / "ledger.db")
     server = Server()
     try:
-        with open_store(url) as store:
+        with world.open(), open_store(url) as store:  # the last to close a ledger locks it, and tidies up
             found = Fleet(url, store, world, server, folder / "workers.log")
             try:
                 yield found
