@@ -1,24 +1,29 @@
 """What the runtime makes of the store's speed: one run, many at once, resuming; and the same steps on others.
 
-Each contender is a process of its own that takes a burst of durable steps when it is told to (`bench/peers/gate.py`);
-the bare loop of `bench_store` runs before and after each burst. A burst whose two neighbours differ by more than half
-is dropped, and what is compared are shares of the neighbours, not rates: disks and machines drift. The others come from
+Each contender is a process of its own that takes a short burst of durable steps when it is told to
+(`bench/peers/gate.py`), in random order, with a burst of the bare loop of `bench_store`, also a process, before and
+after each. What is compared are shares of those two neighbours. Which bursts count is decided by the neighbours alone:
+they must be alike, and not much slower than the bare loop is at its best. A second bare loop is among the contenders;
+when its share is not about 1, the machine was too busy and the other shares say nothing either. The others come from
 PyPI, into `.venv-peers`; where that cannot be done, they are left out. docs/benchmarks.md has the particulars.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from types import TracebackType
 from typing import Any
 
@@ -26,49 +31,54 @@ from bench.bench_store import (
     DRIFT,
     LONG_GROWTH,
     LONG_STATE,
-    Runner,
     Sink,
     Subject,
     Words,
-    bare_loop,
-    claimed,
     progress,
-    rate,
-    register,
 )
 from tests.support.postgres import running_postgres
-from walkback_store import open_store
 from walkback_store.values import encode
 
 ROOT = Path(__file__).parent.parent
 PEERS = ROOT / ".venv-peers"
 REQUIREMENTS = Path(__file__).parent / "peers" / "requirements.txt"
-BURST = 300
-BARE_BURST = 300
-ROUNDS = 9
-TRIES = 4 * ROUNDS
+SEED = 11
+BURST = 50
+WARM_UP = 200
+ROUNDS = 15
+PATIENCE = 150.0
+"""Seconds for one set of contenders, if the machine does not come to rest."""
+QUIET = 2.0
+"""The bare loop may be slower than at its best (the 90th percentile of its rates) by this factor."""
+CONTROL = 1.1
+"""Two bare loops may differ by this factor."""
 RUNS = 100
-MANY_BURST = 3_000
+MANY_BURST = 2_000
+ALONE_BURST = 300
 RESUMES = 5
 STATE = 980
 
 
 def run(report: Sink) -> None:
     peers = install_peers()
-    with (
-        tempfile.TemporaryDirectory(prefix="walkback-bench-") as folder,
-        running_postgres() as server,
-    ):
-        measure_steps(report, sqlite_subject(Path(folder)), sqlite_contenders(Path(folder), peers))
-        with ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="walkback-bench-") as name:
+        folder = Path(name)
+        names = itertools.count()
 
-            def fresh() -> str:
+        def fresh_file() -> str:
+            return f"sqlite:///{folder}/{next(names)}.db"
+
+        subject = Subject("SQLite", "sqlite", "", "", 0.6)
+        measure_steps(report, subject, sqlite_sets(fresh_file, peers), fresh_file)
+        with running_postgres() as server, ExitStack() as stack:
+
+            def fresh_database() -> str:
                 return stack.enter_context(server.fresh_database())
 
-            subject = Subject("PostgreSQL", "postgresql", fresh(), fresh(), 0.4)
-            measure_steps(report, subject, postgresql_contenders(fresh, peers))
-        measure_many(report, Path(folder))
-        measure_resuming(report, Path(folder), peers)
+            subject = Subject("PostgreSQL", "postgresql", "", "", 0.4)
+            measure_steps(report, subject, postgresql_sets(fresh_database, peers), fresh_database)
+        measure_many(report, folder)
+        measure_resuming(report, folder, peers)
 
 
 # --- the others --------------------------------------------------------------------------------------------------
@@ -166,6 +176,11 @@ class Entrant:
     """How the report holds ours against it: `> 1`, or None where it is only told."""
     shares: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
+    of: int = 0
+    """How many bursts there were, counted or not."""
+
+    def start(self) -> Contender:
+        return Contender(self.python, self.module, self.order)
 
 
 def ours(address: str, log: object, **order: Any) -> Entrant:
@@ -174,105 +189,142 @@ def ours(address: str, log: object, **order: Any) -> Entrant:
     )
 
 
-def sqlite_subject(folder: Path) -> Subject:
-    return Subject("SQLite", "sqlite", f"sqlite:///{folder}/store.db", str(folder / "bare.db"), 0.6)
-
-
-def sqlite_contenders(folder: Path, peers: str | None) -> list[Entrant]:
+def sqlite_sets(fresh: Callable[[], str], peers: str | None) -> list[list[Entrant]]:
     log = Words().text(STATE)
+    if peers is None:
+        return [[ours(fresh(), log)]]
 
-    def at(name: str) -> dict[str, Any]:
-        return {"mode": "steps", "address": f"sqlite:///{folder}/{name}.db", "log": log}
+    def at(**order: Any) -> dict[str, Any]:
+        return {"mode": "steps", "address": fresh(), "log": log} | order
 
-    found = [ours(f"sqlite:///{folder}/ours.db", log)]
-    if peers is not None:
-        found += [
-            Entrant("DBOS as it comes", "dbos_steps", peers, at("dbos")),
-            Entrant("DBOS with WAL", "dbos_steps", peers, at("dbos-wal") | {"wal": True}, "> 1"),
-            Entrant("LangGraph", "langgraph_steps", peers, at("langgraph"), "> 1"),
-        ]
-    return found
+    return [
+        [
+            ours(fresh(), log),
+            Entrant("DBOS with WAL", "dbos_steps", peers, at(wal=True), "> 1"),
+            Entrant("LangGraph", "langgraph_steps", peers, at(), "> 1"),
+        ],
+        [Entrant("DBOS as it comes", "dbos_steps", peers, at())],
+    ]
 
 
-def postgresql_contenders(fresh: Callable[[], str], peers: str | None) -> list[Entrant]:
+def postgresql_sets(fresh: Callable[[], str], peers: str | None) -> list[list[Entrant]]:
     log = Words().text(STATE)
+    if peers is None:
+        return [[ours(fresh(), log)]]
 
-    def at(address: str) -> dict[str, Any]:
-        return {"mode": "steps", "address": address, "log": log}
+    def at(**order: Any) -> dict[str, Any]:
+        return {"mode": "steps", "address": fresh(), "log": log} | order
 
-    found = [ours(fresh(), log)]
-    if peers is not None:
-        found += [
-            Entrant("DBOS", "dbos_steps", peers, at(fresh()), "> 1"),
-            Entrant("LangGraph as it comes", "langgraph_steps", peers, at(fresh())),
-            Entrant("LangGraph with pipelining", "langgraph_steps", peers, at(fresh()) | {"pipeline": True}, "> 1"),
-            Entrant("Absurd", "absurd_steps", peers, at(fresh()), "> 1"),
+    return [
+        [
+            ours(fresh(), log),
+            Entrant("DBOS", "dbos_steps", peers, at(), "> 1"),
+            Entrant("LangGraph as it comes", "langgraph_steps", peers, at(), "> 1"),
+            Entrant("LangGraph with pipelining", "langgraph_steps", peers, at(pipeline=True), "> 1"),
+            Entrant("Absurd", "absurd_steps", peers, at(), "> 1"),
         ]
-    return found
+    ]
 
 
 # --- one run -----------------------------------------------------------------------------------------------------
 
 
-def measure_steps(report: Sink, subject: Subject, entrants: Sequence[Entrant]) -> None:
-    store_alone = Entrant("the store alone", "", "", {})
-    bursts: list[tuple[Entrant, Callable[[], float]]] = []
+@dataclass
+class Burst:
+    entrant: int
+    rate: float
+    before: float
+    after: float
+
+    @property
+    def limit(self) -> float:
+        return (self.before + self.after) / 2
+
+    @property
+    def alike(self) -> bool:
+        return max(self.before, self.after) <= DRIFT * min(self.before, self.after)
+
+
+def measure_steps(report: Sink, subject: Subject, sets: Sequence[Sequence[Entrant]], fresh: Callable[[], str]) -> None:
+    """Ours is in the first set. What would disturb the others is in a set of its own."""
+    log = Words().text(STATE)
+
+    def limit(what: str, name: str) -> Entrant:
+        order = {"mode": "steps", "address": fresh(), "log": log, "what": what, "kind": subject.kind}
+        return Entrant(name, "limit_steps", sys.executable, order)
+
+    control, store_alone = limit("bare", "another bare loop"), limit("store", "the store alone")
+    limits = [compete(subject, limit("bare", "bare"), [*sets[0], control, store_alone])]
+    for more in sets[1:]:
+        compete(subject, limit("bare", "bare"), more)
+    tell_steps(report, subject, [e for each in sets for e in each], control, store_alone, limits[0])
+
+
+def compete(subject: Subject, bare: Entrant, entrants: Sequence[Entrant]) -> float:
+    """Fills in the shares of all of them; the rate of the bare loop meanwhile."""
+    pick = random.Random(SEED)
+    bursts: list[Burst] = []
     with ExitStack() as stack:
-        bare = stack.enter_context(bare_loop(subject))
-        for entrant in entrants:
-            contender = stack.enter_context(Contender(entrant.python, entrant.module, entrant.order))
-            bursts.append((entrant, contender.rate))
-        transitions = stack.enter_context(runner(subject))
-        bursts.insert(1, (store_alone, lambda: rate(transitions, BURST)))
-        limits: list[float] = []
-        rate(bare, BARE_BURST)
-        for _, burst in bursts:
-            burst()
-        before = rate(bare, BARE_BURST)
-        for _ in range(TRIES):
-            for entrant, burst in bursts:
-                own = burst()
-                after = rate(bare, BARE_BURST)
-                if len(entrant.shares) < ROUNDS and max(before, after) <= DRIFT * min(before, after):
-                    limits.append((before + after) / 2)
-                    entrant.shares.append(own / limits[-1])
-                    entrant.rates.append(own)
+        contenders = [stack.enter_context(entrant.start()) for entrant in (bare, *entrants)]
+        for contender in contenders:
+            contender.burst(WARM_UP)
+        limit, *others = contenders
+        until = time.monotonic() + PATIENCE
+        before = limit.rate()
+        while time.monotonic() < until and min(map(len, (counted(bursts, i) for i in range(len(others))))) < ROUNDS:
+            for i in pick.sample(range(len(others)), len(others)):
+                own, after = others[i].rate(), limit.rate()
+                bursts.append(Burst(i, own, before, after))
                 before = after
-            if all(len(entrant.shares) == ROUNDS for entrant, _ in bursts):
-                break
-    tell_steps(report, subject, entrants, store_alone, limits)
+    for i, entrant in enumerate(entrants):
+        kept = counted(bursts, i)
+        if len(kept) < ROUNDS:
+            progress(f"{subject.name}, {entrant.name}: only {len(kept)} bursts in quiet moments; the machine is busy")
+        if not kept:
+            raise RuntimeError(f"{subject.name}, {entrant.name}: the machine is too busy, no moment was quiet")
+        entrant.shares = [burst.rate / burst.limit for burst in kept]
+        entrant.rates = [burst.rate for burst in kept]
+        entrant.of = sum(burst.entrant == i for burst in bursts)
+    return median(burst.limit for i in range(len(entrants)) for burst in counted(bursts, i))
 
 
-@contextmanager
-def runner(subject: Subject) -> Iterator[Callable[[], None]]:
-    """The store's own transitions, without the runtime: the intent and the outcome of `bench_store`."""
-    with open_store(subject.address) as store:
-        register(store, "alone")
-        ((run_id, fence),) = claimed(store, "alone", ["alone"], encode({})).items()
-        yield Runner(store, "alone", run_id, fence, Words().text(STATE)).step
+def counted(bursts: Sequence[Burst], entrant: int) -> list[Burst]:
+    """Those of one contender that count. Its own rate has no say in it."""
+    if len(bursts) < 10:
+        return []
+    best = quantiles((burst.after for burst in bursts), n=10)[-1]
+    return [b for b in bursts if b.entrant == entrant and b.alike and b.limit >= best / QUIET]
 
 
 def tell_steps(
-    report: Sink, subject: Subject, entrants: Sequence[Entrant], store_alone: Entrant, limits: list[float]
+    report: Sink,
+    subject: Subject,
+    entrants: Sequence[Entrant],
+    control: Entrant,
+    store_alone: Entrant,
+    limit: float,
 ) -> None:
-    for entrant in (*entrants, store_alone):
-        if not entrant.shares:
-            raise RuntimeError(
-                f"{subject.name}, {entrant.name}: the machine is too busy, no two bare bursts were alike"
-            )
-        share, kept = median(entrant.shares), sorted(entrant.shares)
+    for entrant in (*entrants, control, store_alone):
+        shares = sorted(entrant.shares)
         progress(
-            f"{subject.name}, {entrant.name}: {share:.2f} of the bare loop "
-            f"({len(kept)} bursts, {kept[0]:.2f} to {kept[-1]:.2f}), {median(entrant.rates):,.0f} steps/s"
+            f"{subject.name}, {entrant.name}: {median(shares):.2f} of the bare loop ({len(shares)} of {entrant.of} "
+            f"bursts, {shares[0]:.2f} to {shares[-1]:.2f}), {median(entrant.rates):,.0f} steps/s"
         )
     mine, others = entrants[0], entrants[1:]
-    share = median(mine.shares)
+    share, same = median(mine.shares), median(control.shares)
     name = "runtime, steps of one run"
+    report.add(
+        f"runtime, control: a bare loop against another, {subject.name}",
+        same,
+        "ratio",
+        f"{1 / CONTROL:.2f} to {CONTROL}",
+        1 / CONTROL <= same <= CONTROL,
+    )
     report.add(
         f"{name} against a bare loop, {subject.name}", share, "ratio", f">= {subject.share}", share >= subject.share
     )
     report.add(f"{name}, {subject.name}", median(mine.rates), "steps/s")
-    report.add(f"{name}, bare loop, {subject.name}", median(limits), "steps/s")
+    report.add(f"{name}, bare loop, {subject.name}", limit, "steps/s")
     for entrant in others:
         gain = share / median(entrant.shares)
         against = f"{name} against {entrant.name}, {subject.name}"
@@ -294,21 +346,20 @@ def measure_many(report: Sink, folder: Path) -> None:
         gains: list[float] = []
         found: list[tuple[float, float]] = []
         with (
-            Contender(alone.python, alone.module, alone.order) as one,
-            Contender(many.python, many.module, many.order) as all_of_them,
+            alone.start() as one,
+            many.start() as all_of_them,
         ):
-            one.burst(BURST), all_of_them.burst(RUNS)
-            before = one.rate()
-            for _ in range(TRIES):
+            one.burst(WARM_UP), all_of_them.burst(MANY_BURST)
+            until = time.monotonic() + PATIENCE
+            before = one.rate(ALONE_BURST)
+            while time.monotonic() < until and len(gains) < ROUNDS:
                 answer = all_of_them.burst(MANY_BURST)
-                after = one.rate()
+                after = one.rate(ALONE_BURST)
                 if max(before, after) <= DRIFT * min(before, after):
                     together = answer["steps"] / answer["seconds"]
                     gains.append(together / ((before + after) / 2))
                     found.append((together, answer["commits"] / answer["steps"]))
                 before = after
-                if len(gains) == ROUNDS:
-                    break
         if not gains:
             raise RuntimeError(f"{name}: the machine is too busy, no two bursts of one run were alike")
         gain, commits = median(gains), median(each for _, each in found)

@@ -37,9 +37,11 @@ def saver() -> AbstractContextManager[Any]:
 
 
 def main() -> None:
+    if gate.address.startswith("postgresql:"):
+        with PostgresSaver.from_conn_string(gate.address) as once:  # its indexes cannot be made in a pipeline
+            once.setup()
     gate.begin()
     with saver() as checkpointer:
-        checkpointer.setup()
         graph = StateGraph(State)
         graph.add_node("touch", touch)
         graph.add_edge(START, "touch")
