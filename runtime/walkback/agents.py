@@ -63,9 +63,8 @@ class Agent:
                 f"agent {self.name!r} cannot be started with this: {error}. Nothing was started."
             ) from error
         bound.apply_defaults()
-        found = plain(dict(bound.arguments))
-        assert isinstance(found, dict)
-        return found
+        found: Any = plain(dict(bound.arguments))
+        return dict(found)
 
     def first_state(self) -> object:
         return {} if self.state_model is None else self.state_model()
@@ -95,8 +94,8 @@ def agent(
     """Make a function an agent: `@wb.agent` or `@wb.agent(version="2", state=OrderState, concurrency=10)`.
 
     `version` says which code a run belongs to; raise it when the steps change, and workers take only what they have.
-    `state` is a pydantic model or dataclass for `run.state`, which is a dict otherwise. `concurrency` is how many runs of
-    it one worker carries at once.
+    `state` is a pydantic model or dataclass for `run.state`, which is a dict otherwise. `concurrency` is how many
+    runs of it one worker carries at once.
     """
 
     def make(function: Callable[..., Any]) -> Agent:

@@ -108,7 +108,8 @@ class App:
     def start(
         self, agent: str | Agent, /, *, run_id: str | None = None, tags: Iterable[str] = (), **values: Any
     ) -> str:
-        """Start a run, durably; its id. The same `run_id` with the same input is the same run, with other input an error.
+        """Start a run, durably; its id. The same `run_id` with the same input is the same run, with other input an
+        error.
 
         It runs when a worker takes it: `app.run_until_idle()`, `app.serve()` or `walkback work module:app`.
         """
@@ -135,9 +136,7 @@ class App:
         if not versions:
             known = ", ".join(sorted(self.crew.versions())) or "none"
             raise UnknownAgent(f"there is no agent {agent!r} in this app (there are: {known}). Nothing was started.")
-        found = self.crew.get(agent, versions[-1])
-        assert found is not None
-        return found
+        return self.crew.agents[agent, versions[-1]]
 
     def signal(self, run_id: str, name: str, payload: object = None, *, signal_id: str | None = None) -> None:
         """Send a run a message. It is kept until a step waits for it; the same `signal_id` twice counts once."""

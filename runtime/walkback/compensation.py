@@ -42,18 +42,28 @@ def undoable(rows: Iterable[Row]) -> list[Row]:
     return sorted(standing, key=lambda row: row["outcome_seq"] or 0, reverse=True)
 
 
+def doubtful(rows: Iterable[Row]) -> list[Row]:
+    """What may still happen, or may have happened: it cannot be undone before it is settled."""
+    return [row for row in rows if row["status"] in {O.PENDING, O.UNKNOWN, O.AWAITING_APPROVAL}]
+
+
 def in_scope(rows: Iterable[Row], scope: str) -> list[Row]:
     return [row for row in rows if row["scope"] == scope or (row["scope"] or "").startswith(f"{scope}/")]
 
 
-def begin(hold: Hold, scope: str, rows: list[Row], cause: str) -> Protocol[None]:
-    """Write down what is to be undone, and undo it; afterwards the run goes on. `rows` are in order."""
+def begin(hold: Hold, scope: str, within: list[Row], cause: str) -> Protocol[list[Row]]:
+    """Write down what is to be undone of the operations `within`, and undo it; afterwards the run goes on."""
+    for row in doubtful(within):
+        detail = f"{row['tool']} at step {row['step']} is {row['status']}: {scope} is undone when that is settled"
+        yield from parking.ask(hold, Person(Why.UNKNOWN, detail, row["step"]), None)
+    rows = undoable(within)
     if not rows:
-        return
+        return rows
     steps = [row["step"] for row in rows if row["compensate"] is not None]
     begin_ = BeginCompensation(**hold.by, scope=scope, steps=steps, cause=cause, then=RUNNING)
     yield from commit(hold, begin_)
     yield from carry_on(hold)
+    return rows
 
 
 def begin_as_decided(hold: Hold, scope: str, steps: list[str], cause: str, then: str, decision: int) -> Protocol[None]:

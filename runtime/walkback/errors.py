@@ -1,8 +1,8 @@
 """What an agent may be told, and how a run leaves a worker.
 
-Two families. `WalkbackError` is for the agent: a call failed, was denied, a wait timed out. An agent may catch these and
-go on. `RunLeft` is not for the agent: the run parks, is handed over or was taken away, and the code above has to unwind.
-It is a BaseException, so that neither `except Exception` nor a transaction takes it for a failure.
+Two families. `WalkbackError` is for the agent: a call failed, was denied, a wait timed out. An agent may catch these
+and go on. `RunLeft` is not for the agent: the run parks, is handed over or was taken away, and the code above has to
+unwind. It is a BaseException, so that neither `except Exception` nor a transaction takes it for a failure.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ own code run, from its beginning, on recorded steps. All of it is protocols; a d
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from typing import Any
 
@@ -18,7 +19,7 @@ from walkback.protocol import Flight, Hold, Person, Rest, Stop, Waiting, commit,
 from walkback.record import Record
 from walkback.run import Driver, Run, fingerprint_of
 from walkback.wishes import Branches, Look, Now, Protocol
-from walkback_store.errors import PreconditionFailed, StaleFence, ValueRefused
+from walkback_store.errors import IllegalTransition, PreconditionFailed, StaleFence, ValueRefused
 from walkback_store.log import Row
 from walkback_store.machine.operations import CarryOutRetry
 from walkback_store.machine.people import CarryOutResume
@@ -78,16 +79,14 @@ class Execution:
 
     def _release(self) -> Protocol[None]:
         """Hand the run back, so that another worker need not wait for a lease."""
-        try:
+        with contextlib.suppress(StaleFence, PreconditionFailed, IllegalTransition):  # it is not ours any more
             yield from commit(self.hold, ReleaseRun(**self.hold.by))
-        except (StaleFence, PreconditionFailed):
-            pass  # it is not ours to hand back any more
 
     # --- before the agent's code ---------------------------------------------------------------------------------
 
     def _prepare(self) -> Protocol[Run]:
-        hold = self.hold
-        if self.agent is None:
+        hold, agent = self.hold, self.agent
+        if agent is None:
             raise UnknownAgent(f"{hold.row['agent']} v{hold.row['agent_version']}")
         if hold.row["crashes"] >= MAX_CRASHES:
             detail = (
@@ -105,22 +104,18 @@ class Execution:
             record = yield from compensation.load(hold)
         if stop_requested(hold.row):
             yield from parking.stop(hold, None)
-        state = yield from self._first_state(record)
-        return Run(hold, record, self.agent, self.driver, state)
+        state = yield from self._first_state(record, agent)
+        return Run(hold, record, agent, self.driver, state)
 
-    def _first_state(self, record: Record) -> Protocol[object]:
-        assert self.agent is not None
+    def _first_state(self, record: Record, agent: Agent) -> Protocol[object]:
         if record.run["last_snapshot"] is None:
-            return self.agent.first_state()
+            return agent.first_state()
         data = yield Look(lambda store: store.state_bytes(self.hold.run_id, 0))
-        state = decode(data)
-        model = self.agent.state_model
+        state: Any = decode(data)
+        model = agent.state_model
         if model is None:
             return state
-        if hasattr(model, "model_validate"):
-            return model.model_validate(state)
-        assert isinstance(state, dict)
-        return model(**state)
+        return model.model_validate(state) if hasattr(model, "model_validate") else model(**state)
 
     def _carry_out(self, record: Record) -> Protocol[None]:
         """What a person decided, now that it can no longer be taken back."""

@@ -2,8 +2,8 @@
 
 Pure. Every cell is here, and docs/guarantees.md prints the same table from it. An answer is what the other side said to
 an attempt; evidence is what reading the world again showed. Where a cell depends on more than the two, it says on what:
-whether a retry is protected by the key, whether *absent* can become final, whether an earlier attempt is still in doubt,
-and whether looking once more is worth anything.
+whether a retry is protected by the key, whether *absent* can become final, whether an earlier attempt is still in
+doubt, and whether looking once more is worth anything.
 """
 
 from __future__ import annotations

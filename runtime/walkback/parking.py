@@ -9,6 +9,7 @@ from walkback.errors import Parked
 from walkback.protocol import Hold, Person, Rest, Settled, Stop, Waiting, commit
 from walkback.wishes import Protocol
 from walkback_store.errors import PreconditionFailed
+from walkback_store.machine.gates import FREEZE, IDENTITY
 from walkback_store.machine.runs import NeedOperator, ParkRun, StopAtBoundary
 from walkback_store.words import Why
 
@@ -25,7 +26,8 @@ def rest(hold: Hold, rests: Sequence[Rest], state: bytes | None) -> Protocol[lis
         yield from stop(hold, state)
     waits = [r for r in rests if isinstance(r, Waiting)]
     times = [w.wake_at for w in waits if w.wake_at is not None]
-    first = min(waits, key=lambda w: w.wake_at if w.wake_at is not None else 1 << 62)
+    # What others have to wake it for is named; a time or an approval wakes it whatever it says.
+    first = min(waits, key=lambda w: (not w.waits_for.startswith((FREEZE, IDENTITY)), w.wake_at or 1 << 62))
     park = ParkRun(**hold.by, waits_for=first.waits_for, wake_at=min(times, default=None), state=state)
     yield from commit(hold, park)
     raise Parked(f"run {hold.run_id!r} waits for {first.waits_for}")

@@ -8,8 +8,8 @@ every yield.
     a write   intent ─▶ call with the key ─▶ verify ─▶ outcome          two durable commits
     a read    start (relaxed) ─▶ call ─▶ result
 
-`call` is the way in: it goes on from wherever the record of a step ends. `recover` is the same for an operation that was
-found in flight. Both end in a rest: the operation is settled, or the run has to wait, or a person has to look.
+`call` is the way in: it goes on from wherever the record of a step ends. `recover` is the same for an operation that
+was found in flight. Both end in a rest: the operation is settled, or the run has to wait, or a person has to look.
 """
 
 from __future__ import annotations
@@ -541,10 +541,8 @@ def _dispatch(
 def _probe(hold: Hold, step: str, breaker: BreakerOpen, now: int, until: int) -> Protocol[Rest | None]:
     """The breaker of the service is open. Once its time is up, one call may find out whether it answers again."""
     hold.troubled.add(breaker.service)
-    waits = f"breaker:{breaker.service}"
-    if breaker.until is None:
-        return Waiting(f"freeze:{breaker.service}", now + PATIENCE)
-    if breaker.until > now:
+    waits = f"freeze:{breaker.service}"
+    if breaker.until is None or breaker.until > now:
         return Waiting(waits, breaker.until)
     probe = ProbeService(actor=hold.actor, service=breaker.service, place=f"{hold.run_id}#{step}", until=until)
     try:
@@ -764,7 +762,8 @@ def _again(hold: Hold, flight: Flight, evidence: Evidence | None, now: int, fold
     if not flight.due and not flight.ordered:
         jitter = yield Jitter()
         at = now + micros(tool.retry.delay(flight.n, jitter))
-    if answer is not None and answer.kind is Answer.NONE and answer.sent and not (yield IsDead(flight.worker)):
+    silent = answer is not None and answer.kind is Answer.NONE and answer.sent and tool.effect == Effect.WRITE
+    if silent and not (yield IsDead(flight.worker)):
         at = max(at, flight.final_from or flight.deadline)  # one live attempt: the first may still be on its way
     if at - now > PATIENCE:
         return Waiting(f"retry:{flight.step}", at)
@@ -986,6 +985,7 @@ def recover(hold: Hold, flight: Flight, fold: Fold) -> Protocol[Rest]:
         except StaleFence as stale:
             raise LeaseLost(str(stale)) from stale
         flight.recovering = flight.tool.effect == Effect.WRITE
+        flight.started_at = yield Now()  # the time for which nobody worked on it is not taken from its budget
     flight.ended = True
     return (yield from fly(hold, flight, fold))
 

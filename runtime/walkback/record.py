@@ -32,6 +32,8 @@ class Record:
         self.last = mine[-1]["step"] if mine else None
         """The last step of the agent's that is in the log."""
         self.tops = {row["step"].partition(".")[0] for row in mine}
+        self.reached = max(map(int, self.tops), default=0)
+        """The number of the last step of the agent's."""
 
     def step(self, step: str) -> Row | None:
         return self._steps.get(step)
@@ -151,7 +153,7 @@ class Record:
             n=row["attempts"],
             deadline=last["deadline"] if last["deadline"] is not None else last["started_at"],
             worker=last["worker"],
-            started_at=row["started_at"],
+            started_at=self._budget_from(row, last),
             undoes=self.undone(row["compensates"]) if row["compensates"] is not None else None,
             preconditions=intent.data.get("preconditions"),
             evidence=None if row["evidence"] is None else Evidence(row["evidence"]),
@@ -178,6 +180,12 @@ class Record:
             waits and waits[-1].data.get("waits_for") == f"retry:{step}" and (waits[-1].data.get("wake_at") or 0) <= now
         )
         return flight
+
+    def _budget_from(self, row: Row, last: Row) -> int:
+        """The time for which nobody worked on a run, or a person had it, is not taken from an operation's budget."""
+        resumed = max((e.at for e in self.events(None, "recovery")), default=0)
+        began = last["ended_at"] if last["status"] == "abandoned" else row["started_at"]
+        return max(int(began), resumed)
 
     def undone(self, step: str) -> Undone:
         row = self.operation(step) or {}

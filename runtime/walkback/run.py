@@ -3,8 +3,8 @@
 Every method that is a step is a protocol (`Protocol`, a generator without I/O) handed to the driver. In an async agent
 the driver gives back something to await; in a plain one it gives the result.
 
-On resume the agent's function starts from the beginning, and steps that are in the record answer from there. A step that
-is not what the record says parks the run as diverged: it never runs a second time.
+On resume the agent's function starts from the beginning, and steps that are in the record answer from there. A step
+that is not what the record says parks the run as diverged: it never runs a second time.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ class Run:
     def call(self, tool: Tool | str | CallOf, /, *, into: str | None = None, **args: Any) -> Any:
         """Call a tool, durably. With `into`, the result lands in the state in the very commit that records it.
 
-        Raises `ToolFailed` when it failed for good, `Denied` when it was not called. It does not return while the outcome
-        is in doubt: the run parks instead.
+        Raises `ToolFailed` when it failed for good, `Denied` when it was not called. It does not return while the
+        outcome is in doubt: the run parks instead.
         """
         wanted = tool if isinstance(tool, CallOf) else CallOf(tool, args)
         return self._do(self._call(wanted.tool, wanted.args, into))
@@ -146,9 +146,9 @@ class Run:
         step, row = yield from self._next("call", tool.name)
         known = yield from self._known(step, row, tool, valid)
         request = self._request(step, tool, valid, known)
-        fold = self._fold(tool, into)
-        rest = yield from perform(self._hold, request, self._encoded(), fold, known)
-        (settled,) = yield from parking.rest(self._hold, [rest], self._encoded())
+        state = self._encoded()
+        rest = yield from perform(self._hold, request, state, self._fold(tool, into), known)
+        (settled,) = yield from parking.rest(self._hold, [rest], state)
         self._note(request, settled)
         result = yield from self._result(tool, settled)
         if into is not None:
@@ -206,6 +206,8 @@ class Run:
         if self._record.step(block) is not None or any(int(s.partition(".")[2]) > width for s in recorded):
             yield from self._diverged(block, self._record.described(block), f"{width} calls side by side")
         if len(recorded) < width:
+            if self._n < self._record.reached:
+                yield from self._diverged(block, self._record.described(block), f"{width} calls side by side")
             yield from self._boundary(block)
         return block
 
@@ -423,9 +425,7 @@ class Run:
                     **self._hold.by, signal_id=waiting[0]["signal_id"], step=step, state=self._encoded()
                 )
                 yield from commit(self._hold, take)
-                seq = waiting[0]["seq"]
-                events = yield Look(lambda store, seq=seq: store.events(self.id, after=seq - 1, limit=1))  # type: ignore[misc]
-                return events[0].data["payload"]
+                return (yield from self._payload(waiting[0]["seq"]))
             now = yield Now()
             if until is not None and until <= now:
                 late = RecordStep(
@@ -434,6 +434,10 @@ class Run:
                 yield from commit(self._hold, late)
                 raise WaitTimeout(f"no signal {name!r} came in time")
             yield from parking.rest(self._hold, [Waiting(f"signal:{name}", until)], self._encoded())
+
+    def _payload(self, seq: int) -> Protocol[Any]:
+        (event,) = yield Look(lambda store: store.events(self.id, after=seq - 1, limit=1))
+        return event.data["payload"]
 
     def _taken(self, step: str, row: Row, name: str) -> Any:
         if row["kind"] == "wait":
@@ -462,9 +466,9 @@ class Run:
         if error is None or not isinstance(error, Exception) or self._left is not None:
             return
         record = yield from compensation.load(self._hold)
-        rows = compensation.undoable(compensation.in_scope(record.operations(), scope))
+        within = compensation.in_scope(record.operations(), scope)
         cause = f"{type(error).__name__}: {error}"[:500]
-        yield from compensation.begin(self._hold, f"transaction:{scope}", rows, cause)
+        rows = yield from compensation.begin(self._hold, f"transaction:{scope}", within, cause)
         self._undone.add(scope)
         for key in [key for key, step in self._twins.items() if any(row["step"] == step for row in rows)]:
             del self._twins[key]
@@ -484,7 +488,7 @@ class Run:
         if self._busy:
             protocol.close()
             raise ConcurrentCalls(
-                f"run {self.id!r} is in the middle of a step. Nothing was called; use run.parallel for steps side by side."
+                f"run {self.id!r} is in the middle of a step. Nothing was called; use run.parallel for calls at once."
             )
         self._busy = True
         try:
@@ -504,7 +508,7 @@ class Run:
         step = str(self._n)
         row = self._record.step(step)
         if row is None:
-            if step in self._record.tops:
+            if self._n <= self._record.reached:
                 yield from self._diverged(step, self._record.described(step), {"kind": kind, "name": name})
             yield from self._boundary(step)
         else:
@@ -555,8 +559,7 @@ class Run:
 
         def fold(result: object) -> bytes:
             typed, problems = tool.check_output(result)
-            state = {**self.state} if isinstance(self.state, dict) else plain(self.state)
-            assert isinstance(state, dict)
+            state: Any = {**self.state} if isinstance(self.state, dict) else plain(self.state)
             state[into] = result if problems else typed
             return encode(state)
 

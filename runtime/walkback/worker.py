@@ -1,8 +1,8 @@
 """A worker process: it claims runs, carries them on, and can be killed at any moment.
 
 It holds no state: everything that matters is in the store. One thread minds the shop (claims, lets go of what hangs,
-declares dead workers lost, wakes what waits for others); one beats; every run of a plain agent has a thread; async agents
-share a loop.
+declares dead workers lost, wakes what waits for others); one beats; every run of a plain agent has a thread; async
+agents share a loop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from walkback.execution import Execution
 from walkback.protocol import SECOND, Hold
 from walkback.testing.faults import Faults
 from walkback.tools import Registry
-from walkback_store.errors import PreconditionFailed, Refused, StaleFence, StoreError
+from walkback_store.errors import Refused, StaleFence, StoreError
 from walkback_store.leases import boot_id, process_started
 from walkback_store.machine.runs import ClaimRun, NeedOperator, ReleaseRun, WakeRun
 from walkback_store.machine.store_wide import RegisterWorker, StopWorker
@@ -204,7 +204,7 @@ class Worker:
             if claimed:
                 pause = TURN
                 continue
-            if until_idle and not self._sessions and self._idle_for(idle_wait):
+            if until_idle and not self._sessions and not self._wake_held_up() and self._idle_for(idle_wait):
                 return
             self._bell.wait(pause)
             self._bell.clear()
@@ -239,15 +239,20 @@ class Worker:
         try:
             for lost in self._store.lose_dead_workers(f"worker:{self.name}"):
                 log.warning("worker %s is gone; its runs can be taken over", lost)
-            for row in self._store.held_up():
-                with contextlib.suppress(PreconditionFailed):
-                    self._store.do(WakeRun(actor=f"worker:{self.name}", run_id=row["run_id"]))
+            self._wake_held_up()
             self._troubled.clear()
             self._troubled.update(row["service"] for row in self._store.breakers())
-        except Refused:
-            pass  # somebody else was faster with one of them
         except StoreError as error:
             log.warning("the store: %s", error)
+
+    def _wake_held_up(self) -> int:
+        """Runs that waited for a freeze to be lifted, or for the outcome of another run's operation."""
+        woken = 0
+        for row in self._store.held_up():
+            with contextlib.suppress(Refused):  # it still is; or somebody else was faster
+                self._store.do(WakeRun(actor=f"worker:{self.name}", run_id=row["run_id"]))
+                woken += 1
+        return woken
 
     # --- runs ----------------------------------------------------------------------------------------------------
 

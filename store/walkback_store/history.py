@@ -19,7 +19,8 @@ from walkback_store.words import DecisionStatus, Kind, OperationStatus
 
 KINDS = (
     Kind.RUN_STARTED, Kind.PLAN, Kind.STEP, Kind.OBSERVATION, Kind.DECISION, Kind.WAIT, Kind.SIGNAL,
-    Kind.APPROVAL_ASKED, Kind.APPROVAL_GIVEN, Kind.INTENT, Kind.ATTEMPT, Kind.TOOL_RESULT, Kind.OUTCOME, Kind.OPERATOR_ACTION,
+    Kind.APPROVAL_ASKED, Kind.APPROVAL_GIVEN, Kind.INTENT, Kind.ATTEMPT, Kind.TOOL_RESULT, Kind.OUTCOME,
+    Kind.OPERATOR_ACTION,
     Kind.NEEDS_OPERATOR, Kind.RECOVERY, Kind.COMPENSATION, Kind.LATE_EVIDENCE, Kind.POLICY_CHECK,
 )  # fmt: skip
 """The events that a run is taken up from."""

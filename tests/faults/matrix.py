@@ -90,9 +90,15 @@ def verified_undo(what: str) -> dict[str, str]:
     return {"done": what}
 
 
-@wb.tool(effect="write", definite=(DefiniteError,), retry=PATIENT)
+@wb.tool(effect="write", definite=(DefiniteError,), retry=PATIENT, compensate="keyed_undo_of_neither")
 def neither(what: str) -> dict[str, str]:
     world.plain().do(f"neither:{what}")
+    return {"done": what}
+
+
+@wb.tool(effect="write", idempotent=DAY, definite=(DefiniteError,), retry=PATIENT)
+def keyed_undo_of_neither(what: str, *, op: wb.Op) -> dict[str, str]:
+    world.keyed().do(f"keyed_undo_of_neither:{what}", key=op.key)
     return {"done": what}
 
 
@@ -142,6 +148,45 @@ def undone(tool: Any) -> Callable[..., str]:
 
 
 @wb.agent
+def doubt_inside(run: wb.Run, what: str) -> str:
+    try:
+        with run.transaction("both"):
+            run.call(keyed, what=what)
+            run.call(neither, what=what)
+            run.call(refuses, what=what)
+    except wb.ToolFailed:
+        return "undone"
+    return "done"
+
+
+@wb.agent
+def everything(run: wb.Run, what: str, shared: str) -> str:
+    """A whole run: one of each kind, with state that grows."""
+    run.plan(["look", "choose", "write", "undo", "side by side", "share", "end"])
+    run.state["seen"] = run.call(peek, what=what)
+    run.state["chance"] = run.random()
+    run.decide("which way", lambda: "forward", rationale="there is no other")
+    for tool in (keyed, verified, neither, gated):
+        try:
+            run.call(tool, what=what, into=tool.name)
+        except wb.ToolFailed as failed:
+            run.state[tool.name] = failed.error_class
+    run.sleep(timedelta(seconds=30))
+    try:
+        with run.transaction("all"):
+            run.call(keyed, what=f"{what}+")
+            run.parallel(wb.call(verified, what=f"{what}+"), wb.call(keyed, what=f"{what}++"))
+            run.call(refuses, what=what)
+    except wb.ToolFailed as failed:
+        run.state["undone"] = failed.tool
+    try:
+        run.call(owned, what=shared, into="shared")
+    except wb.ToolFailed:
+        run.state["shared"] = None
+    return "done"
+
+
+@wb.agent
 def side_by_side(run: wb.Run, what: str) -> str:
     try:
         run.parallel(wb.call(keyed, what=what), wb.call(verified, what=what), into="results")
@@ -162,6 +207,8 @@ class Kind:
     runs: int = 1
     certain: bool = True
     """Nothing that happens here leaves a doubt that only a person can settle."""
+    undoes: bool = False
+    """It fails, and what it did is to be undone."""
 
 
 def _kind(name: str, function: Callable[..., str] | wb.Agent, tool: str, **more: Any) -> Kind:
@@ -174,13 +221,15 @@ KINDS = (
     _kind("write with key", once(keyed), "keyed"),
     _kind("write with verify and settle", once(verified), "verified"),
     _kind("write with neither", once(neither), "neither", certain=False),
-    _kind("write with compensation", undone(keyed), "keyed"),
+    _kind("write with compensation", undone(keyed), "keyed", undoes=True),
     _kind("approval gated", once(gated), "gated"),
     _kind("parallel branch", side_by_side, "verified"),
     _kind("identity of two runs", once(owned), "owned", runs=2),
-    _kind("compensation itself", undone(verified), "verified_undo"),
+    _kind("compensation itself", undone(verified), "verified_undo", undoes=True),
+    _kind("doubt inside a transaction", doubt_inside, "neither", certain=False, undoes=True),
 )
-TOOLS = (peek, keyed, keyed_undo, verified, verified_undo, neither, gated, owned, refuses)
+WHOLE = _kind("a whole run", everything, "", runs=3, certain=False)
+TOOLS = (peek, keyed, keyed_undo, verified, verified_undo, neither, keyed_undo_of_neither, gated, owned, refuses)
 
 
 # --- a trial -----------------------------------------------------------------------------------------------------
@@ -228,14 +277,17 @@ class Trial:
 
     def go(self) -> Trial:
         for run_id in self.run_ids:
-            self.sim.start(self.kind.agent.name, run_id, what=self.what)
+            if self.kind is WHOLE:
+                self.sim.start(self.kind.agent.name, run_id, what=run_id, shared=self.what)
+            else:
+                self.sim.start(self.kind.agent.name, run_id, what=self.what)
         try:
-            for _ in range(12):
+            for _ in range(40):
                 self.sim.run()
                 if not self._person():
                     break
             self.check()
-        except AssertionError as error:
+        except Exception as error:  # also what a worker raised: it should know what to do, whatever happens
             raise Violation(f"{self.kind.name}, {self.plan}, {self.sim.troubles}: {error}\n{self.story()}") from error
         finally:
             self.sim.close()
@@ -299,12 +351,18 @@ class Trial:
             if row["operation_status"] != "unknown":
                 continue
             about = {"actor": ANN, "run_id": run_id, "step": row["step"], "reason": "looked at the ledger"}
-            if self.world.ledger.of(f"{row['name']}:{self.what}"):
-                self.store.do(RecordHappened(**about, evidence="the ledger", result={"done": self.what}))
+            if self.world.ledger.of(self._subject(run_id, row)):
+                self.store.do(RecordHappened(**about, evidence="the ledger", result={"done": "so it is"}))
             elif self.asked % 2:
                 self.store.do(DecideRetry(**about, regret=0))
             else:
                 self.store.do(RecordAbsent(**about))
+
+    def _subject(self, run_id: str, row: dict[str, Any]) -> str:
+        """What an operation is about, in the ledger's words: from what it was called with."""
+        events = self.store.operation(run_id, row["step"]).events
+        args = next(e.data["args"] for e in events if "args" in e.data)
+        return f"{row['name']}:{args['what']}"
 
     # --- the judge -----------------------------------------------------------------------------------------------
 
@@ -323,20 +381,23 @@ class Trial:
         for run_id in self.run_ids:
             for row in self.store.timeline(run_id):
                 if row["operation_effect"] == "write" and row["operation_refers_to"] is None:
-                    stands.setdefault(f"{row['name']}:{self.what}", set()).add(row["operation_status"])
+                    stands.setdefault(self._subject(run_id, row), set()).add(row["operation_status"])
         for effect in self.world.ledger.effects:
             assert effect.subject in stands, f"{effect.subject} happened, and there is no record of it"
         for subject, statuses in stands.items():
             count = len(self.world.ledger.of(subject))
             assert not statuses & {"pending", "unknown", "awaiting_approval"}, f"{subject} is left {statuses}"
             assert count <= 1, f"{subject} happened {count} times"
+            if self.kind.undoes and not subject.partition(":")[0].count("undo"):
+                assert "succeeded" not in statuses, f"{subject} should have been undone, and stands"
             if statuses & {"succeeded", "compensated"}:
                 assert count == 1, f"{subject} is recorded as {statuses}, and did not happen"
             else:
                 assert count == 0, f"{subject} is recorded as {statuses}, and happened"
 
     def _excused(self) -> bool:
-        """A compensation that is rejected for good is a person's business; and so is an attempt that was rejected when one
-        before it may have happened and nobody can look."""
+        """A compensation that is rejected for good is a person's business. So is an attempt that was rejected when one
+        before it may have happened, where nobody can look.
+        """
         definite = "definite error" in self.plan.calls.values() or any("definite" in t for t in self.sim.troubles)
         return definite and self.kind.tool in {"verified_undo", "keyed", "gated", "owned"}

@@ -911,8 +911,16 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
         yield made
 
 
+@pytest.fixture
+def often_frozen() -> Iterator[None]:
+    before = WEIGHTS[store_wide.Freeze]
+    WEIGHTS[store_wide.Freeze] = 10
+    yield
+    WEIGHTS[store_wide.Freeze] = before
+
+
+@pytest.mark.usefixtures("often_frozen")
 def test_a_forgotten_freeze_would_be_noticed(small: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(WEIGHTS, store_wide.Freeze, 10)
     monkeypatch.setattr(operations, "check_freezes", lambda *_: None)
     with pytest.raises(AssertionError, match="called while frozen"):
         run(small, 200)
@@ -977,6 +985,7 @@ def test_a_row_edited_between_two_steps_would_be_noticed(small: Arena) -> None:
         run(small, 50, Tampered)
 
 
+@pytest.mark.usefixtures("often_frozen")
 def test_a_refusal_that_leaves_something_behind_would_be_noticed(small: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
     def spoiled(view: Any, *_: Any) -> None:
         if any(f["scope"] == FreezeScope.EVERYTHING for f in view.freezes()):
@@ -985,7 +994,6 @@ def test_a_refusal_that_leaves_something_behind_would_be_noticed(small: Arena, m
                     entry.changes["owner"] = "left behind"
             raise Frozen("everything is frozen")
 
-    monkeypatch.setitem(WEIGHTS, store_wide.Freeze, 10)
     monkeypatch.setattr(operations, "check_freezes", spoiled)
     with pytest.raises(AssertionError):
         run(small, 200)

@@ -270,6 +270,8 @@ def _needs_a_look(call: Row) -> bool:
 def _applies(freeze: Row, run: Row, calls: Sequence[Row]) -> bool:
     if freeze["scope"] == "agent":
         return bool(freeze["name"] == run["agent"])
+    if freeze["scope"] == "service":
+        return any(call["service"] == freeze["name"] for call in calls)
     waits = run["waits_for"] == f"freeze:{freeze['name']}"
     return freeze["scope"] == "everything" or waits or any(call["tool"] == freeze["name"] for call in calls)
 

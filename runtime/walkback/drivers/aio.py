@@ -55,6 +55,7 @@ class EventLoop:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
     @property
@@ -62,7 +63,8 @@ class EventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="walkback-loop", daemon=True).start()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="walkback-loop", daemon=True)
+                self._thread.start()
             return self._loop
 
     def spawn(self, work: Callable[[], Any]) -> concurrent.futures.Future[Any]:
@@ -83,10 +85,23 @@ class EventLoop:
         return self.spawn(work).result()
 
     def close(self) -> None:
+        """Whatever is still on the loop is cancelled: its runs are in the store, and others take them over."""
         with self._lock:
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._loop.stop)
-                self._loop = None
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is None or thread is None:
+            return
+        asyncio.run_coroutine_threadsafe(_cancel_the_others(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _cancel_the_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_default_executor()
 
 
 class Committer:

@@ -182,7 +182,6 @@ class ThreadDriver:
         place, tool, step = self._place, wish.tool, wish.op.step
         if step in self._watch.hung:
             return cannot_tell(f"verify did not answer within {tool.timeout:g} s")
-        assert tool.verify is not None
         fault = place.faults.at("verify", "before", tool.name, step) if place.faults else None
         self._slow(fault)
         try:
@@ -195,7 +194,6 @@ class ThreadDriver:
             return base.could_not_look(error)
 
     def _observe(self, wish: Observe) -> object:
-        assert wish.tool.preconditions is not None
         try:
             return plain(self._ask(wish.tool, wish.tool.preconditions, wish, "observe"))
         except RunLeft:

@@ -1,7 +1,7 @@
 """For tests of agents, and of Walkback itself: faults on purpose, a simulator with virtual time, a ledger of effects.
 
-`Faults` are given to an app, and strike in its real workers. `Simulation` runs the same agents without real time or real
-processes. `Ledger` and `Service` are a world outside that counts what really happened.
+`Faults` are given to an app, and strike in its real workers. `Simulation` runs the same agents without real time or
+real processes. `Ledger` and `Service` are a world outside that counts what really happened.
 """
 
 from __future__ import annotations

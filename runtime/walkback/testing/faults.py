@@ -1,8 +1,8 @@
 """Faults on purpose: crash here, lose this answer, delay that one.
 
 A fault names a point of the protocol, and what goes wrong there. Points are named after the wishes: `commit:Intend`,
-`commit:Settle`, `call`, `verify`, `wait`, … Real drivers and the simulator ask the same object, so a test may first run in
-virtual time and then with real processes.
+`commit:Settle`, `call`, `verify`, `wait`, … Real drivers and the simulator ask the same object, so a test may first
+run in virtual time and then with real processes.
 
 >>> from walkback.testing import Faults
 >>> faults = Faults().crash("call", when="after", tool="send_mail")

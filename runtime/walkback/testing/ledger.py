@@ -29,7 +29,8 @@ class Ledger:
 
 @dataclass(slots=True)
 class Service:
-    """Something outside that tools call. `retention` is how long it remembers a key, in microseconds; 0: it never looks."""
+    """Something outside that tools call. `retention` is how long it remembers a key, in microseconds; 0: it never
+    looks."""
 
     ledger: Ledger
     now: Callable[[], int]

@@ -10,7 +10,7 @@ from walkback_store.words import FINISHED, FreezeScope, OperationStatus
 O = OperationStatus  # noqa: E741
 
 FREEZE, IDENTITY = "freeze:", "identity:"
-"""What a run says that it waits for; followed by the tool, or by the identity."""
+"""What a run says that it waits for; followed by the tool or service, or by the identity."""
 
 CLAIMED = "claimed"
 """In place of a status: the owner of an identity has not called yet, and may still."""

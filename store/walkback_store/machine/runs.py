@@ -6,7 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from walkback_store.errors import Frozen, NotFound, PreconditionFailed, Refused, RunExists, RunPruned, StaleFence
+from walkback_store.errors import (
+    BreakerOpen,
+    Frozen,
+    NotFound,
+    PreconditionFailed,
+    Refused,
+    RunExists,
+    RunPruned,
+    StaleFence,
+)
 from walkback_store.frames import unpack_body
 from walkback_store.log import Draft, Row
 from walkback_store.machine.base import (
@@ -313,7 +322,7 @@ class TakeSnapshot(OnRun):
 class ParkRun(OnRun):
     """The run waits, and holds no worker: for a time, for `signal:NAME`, for `approval:STEP`, or for something else.
 
-    What came just before it parked is not lost: then the run is due at once. One that waits for `freeze:TOOL` or for
+    What came just before it parked is not lost: then the run is due at once. One that waits for `freeze:NAME` or for
     `identity:TEXT` is woken by whoever looks after it, see `WakeRun`.
     """
 
@@ -359,16 +368,20 @@ class WakeRun(OnRun):
     kind: ClassVar = Kind.WAIT
     by: ClassVar = SYSTEM
     needs: ClassVar = (
-        "it waits for `freeze:TOOL`, and nothing stops that tool for its agent any more; or for `identity:TEXT`, which "
-        "nobody owns, or whose owner's outcome is known"
+        "it waits for `freeze:NAME`, and nobody stops that tool, or that service, for its agent any more; or for "
+        "`identity:TEXT`, which nobody owns, or whose owner's outcome is known"
     )
 
     def decide(self, view: View) -> list[Draft]:
         run = self._check_run(view)
         found = run["waits_for"]
         if found.startswith(FREEZE):
+            name = found.removeprefix(FREEZE)
             try:
-                check_freezes(view, found.removeprefix(FREEZE), run["agent"])
+                check_freezes(view, name, run["agent"], name)
+            except BreakerOpen as breaker:
+                if breaker.until is None or breaker.until > view.now:  # later, the run itself may probe it
+                    raise PreconditionFailed(f"run {self.run_id!r} goes on waiting: {breaker}") from breaker
             except Frozen as frozen:
                 raise PreconditionFailed(f"run {self.run_id!r} goes on waiting: {frozen}") from frozen
         elif found.startswith(IDENTITY):
