@@ -147,9 +147,13 @@ class Run:
         step, row = yield from self._next("call", tool.name)
         known = yield from self._known(step, row, tool, valid)
         request = self._request(step, tool, valid, known)
-        state = self._encoded()
+        to_do = known is None or known.operation["status"] == O.AWAITING_APPROVAL
+        state = self._encoded() if to_do else None  # a replay would encode it once a step, for nothing
         rest = yield from perform(self._hold, request, state, self._fold(tool, into), known)
-        (settled,) = yield from parking.rest(self._hold, [rest], state)
+        if isinstance(rest, Settled):
+            settled = rest
+        else:
+            (settled,) = yield from parking.rest(self._hold, [rest], self._encoded() if state is None else state)
         self._note(request, settled)
         result = yield from self._result(tool, settled)
         if into is not None:
