@@ -47,5 +47,5 @@ docs: $(STAMP) ## Write docs/state-machine.md from the code
 	$(BIN)/python -m walkback_store.machine.document docs/state-machine.md
 
 clean: ## Remove everything that was made here
-	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-peers demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

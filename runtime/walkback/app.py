@@ -8,7 +8,7 @@ import signal
 import threading
 import uuid
 from collections.abc import Iterable, Iterator
-from types import FrameType, ModuleType, TracebackType
+from types import CodeType, FrameType, ModuleType, TracebackType
 from typing import Any
 
 from walkback.agents import Agent
@@ -69,13 +69,7 @@ class App:
             )
         self.crew.agents[agent.name, agent.version] = agent
         for tool in mentioned(agent):
-            known_tool = self.registry.find(tool.name, tool.version)
-            if known_tool is not None and known_tool is not tool:
-                raise DefinitionError(
-                    f"two different tools are called {tool.name!r} v{tool.version}, and agent {agent.name!r} can reach "
-                    "one of them: after a crash, recovery could call the wrong one. Give one another name or version."
-                )
-            if known_tool is None:
+            if self.registry.find(tool.name, tool.version) is None:  # a call of another of that name is refused
                 self.registry.add(tool)
 
     def _check(self) -> None:
@@ -219,13 +213,25 @@ def stopped_by_signals(worker: Worker) -> Iterator[None]:
 
 
 def mentioned(agent: Agent) -> list[Tool]:
-    """Tools within reach of an agent's code, so that recovery knows them before that code has run again."""
+    """Tools within reach of an agent's code, so that recovery knows them before that code has run again.
+
+    Those of its own module, and those of other modules that the code names, such as `billing.create_invoice`.
+    """
     found: dict[int, Tool] = {}
-    within = list(agent.function.__globals__.values())
-    for cell in agent.function.__closure__ or ():
+    within = dict(agent.function.__globals__)
+    code = agent.function.__code__
+    for name, cell in zip(code.co_freevars, agent.function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # a name that is not bound yet
-            within.append(cell.cell_contents)
-    for value in within:
-        values = list(vars(value).values()) if isinstance(value, ModuleType) else [value]
+            within[name] = cell.cell_contents
+    said = _names(code)
+    for name, value in within.items():
+        values = [value]
+        if isinstance(value, ModuleType):
+            values = [vars(value).get(other) for other in said] if name in said else []
         found |= {id(tool): tool for tool in values if isinstance(tool, Tool)}
     return list(found.values())
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = [const for const in code.co_consts if isinstance(const, CodeType)]
+    return {*code.co_names, *code.co_freevars}.union(*map(_names, inner))

@@ -147,9 +147,13 @@ class Run:
         step, row = yield from self._next("call", tool.name)
         known = yield from self._known(step, row, tool, valid)
         request = self._request(step, tool, valid, known)
-        state = self._encoded()
+        to_do = known is None or known.operation["status"] == O.AWAITING_APPROVAL
+        state = self._encoded() if to_do else None  # a replay would encode it once a step, for nothing
         rest = yield from perform(self._hold, request, state, self._fold(tool, into), known)
-        (settled,) = yield from parking.rest(self._hold, [rest], state)
+        if isinstance(rest, Settled):
+            settled = rest
+        else:
+            (settled,) = yield from parking.rest(self._hold, [rest], self._encoded() if state is None else state)
         self._note(request, settled)
         result = yield from self._result(tool, settled)
         if into is not None:
@@ -214,9 +218,18 @@ class Run:
         return block
 
     def _tool(self, name: Tool | str) -> Tool:
+        registry = self._hold.registry
         if isinstance(name, Tool):
+            known = registry.find(name.name, name.version)
+            if known is None:
+                registry.add(name)
+            elif known is not name:
+                raise DefinitionError(
+                    f"there are two tools called {name.name!r} v{name.version} in this app, and recovery could call "
+                    "the wrong one. Nothing was called; give one of them another name or version."
+                )
             return name
-        found = self._hold.registry.find(name)
+        found = registry.find(name)
         if found is None:
             raise UnknownTool(f"there is no tool {name!r} in this app. Nothing was called; add it to App(tools=[...]).")
         return found
@@ -517,7 +530,7 @@ class Run:
             yield from self._match(step, row, kind, name)
         return step, row
 
-    def unused_steps(self) -> list[str]:
+    def _unused_steps(self) -> list[str]:
         """Steps of the record that the agent did not come to this time."""
         return sorted((step for step in self._record.tops if int(step) > self._n), key=int)
 
@@ -574,7 +587,7 @@ class Run:
                 "Nothing was called."
             )
 
-    def quiet(self) -> Protocol[None]:
+    def _quiet(self) -> Protocol[None]:
         """Wait for a step that the agent left under way, in another task or thread of its own."""
         while self._busy:
             yield Wait((yield Now()) + SECOND // 50)

@@ -756,3 +756,42 @@ def test_bad_arguments_reach_the_agent_before_anything_is_recorded(store_url: st
         assert app.result("r") == "fine"
         assert shop.done == []
         assert app.store.timeline("r") == []
+
+
+def test_two_tools_of_one_name_are_never_taken_for_each_other(store_url: str, shop: Shop) -> None:
+    def made(value: str) -> wb.Tool:
+        @wb.tool(effect="write", name="send")
+        def send() -> None:
+            shop.do(value)
+
+        return send
+
+    first, second = made("first"), made("second")
+    one_of, other_of = wb.agent(name="a")(lambda run: run.call(first)), wb.agent(name="b")(lambda run: run.call(second))
+    with opened(store_url, one_of, other_of) as app:
+        for name in ("a", "b"):
+            app.start(name, run_id=name)
+        work(app)
+        assert app.status("a") == "succeeded"
+        assert "two tools called 'send'" in app.store.events("b")[-1].data["message"]
+        assert shop.done == [("first", None)]
+
+
+def test_a_field_that_the_state_does_not_have_is_noticed_before_the_call(store_url: str, shop: Shop) -> None:
+    class State(BaseModel):
+        x: int = 0
+
+    @wb.tool(effect="write")
+    def act() -> int:
+        shop.do("act")
+        return 1
+
+    @wb.agent(state=State)
+    def wrong(run: wb.Run) -> None:
+        run.call(act, into="y")
+
+    with opened(store_url, wrong) as app:
+        app.start("wrong", run_id="r")
+        work(app)
+        assert app.store.run("r")["error_class"] == "DefinitionError"
+        assert shop.done == []

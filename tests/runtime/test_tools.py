@@ -493,7 +493,11 @@ TYPED: list[tuple[Any, object, object, object]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "given", "recorded", "bound"), TYPED, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("kind", "given", "recorded", "bound"),
+    TYPED,
+    ids=lambda value: "set" if isinstance(value, set) else str(value)[:40],
+)
 def test_a_value_is_recorded_plain_and_bound_as_annotated(
     kind: Any, given: object, recorded: object, bound: object
 ) -> None:

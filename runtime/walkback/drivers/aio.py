@@ -317,13 +317,16 @@ class AsyncDriver:
         task.add_done_callback(_late.discard)
 
     async def _verify(self, wish: Verify) -> Evidence:
-        place, tool = self._place, wish.tool
-        fault = place.faults.at("verify", "before", tool.name, wish.op.step) if place.faults else None
+        place, tool, step = self._place, wish.tool, wish.op.step
+        fault = place.faults.at("verify", "before", tool.name, step) if place.faults else None
         await self._slow(fault)
         try:
             if fault is not None and fault.what is What.RAISE and fault.error is not None:
                 raise fault.error()
-            return base.found(await self._ask(tool, tool.verify, wish.op))
+            evidence = base.found(await self._ask(tool, tool.verify, wish.op))
+            if place.faults:
+                await self._slow(place.faults.at("verify", "after", tool.name, step))
+            return evidence
         except RunLeft:
             raise
         except asyncio.CancelledError:
