@@ -650,7 +650,7 @@ def _write(hold: Hold, flight: Flight, fold: Fold) -> Protocol[Rest]:
         if verdict is Verdict.UNKNOWN and (yield from _may_still_be_sent(flight, answer, now)):
             yield from _put_down(hold, flight, answer, evidence, finding)
             return Waiting(f"attempt:{flight.step}", flight.deadline)
-        if flight.recovering:
+        if flight.recovering and verdict is not Verdict.LOOK_AGAIN:  # the four answers are given once, at the end
             flight.recovering = False
             flight.news.insert(0, _recovery(hold, flight, answer.kind, evidence, standing, verdict))
         if verdict is Verdict.LOOK_AGAIN:
