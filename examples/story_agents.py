@@ -36,6 +36,11 @@ def invoice_exists(op: wb.Op) -> wb.Evidence:
     return wb.happened({"invoice": found[0]["invoice"]}) if found else wb.absent()
 
 
+def is_large(args: dict[str, Any]) -> bool:
+    """invoices above $500"""
+    return bool(args["cents"] > NEEDS_APPROVAL_ABOVE)
+
+
 @wb.tool(
     effect="write",
     verify=invoice_exists,
@@ -43,7 +48,7 @@ def invoice_exists(op: wb.Op) -> wb.Evidence:
     timeout=2,
     definite=(ledger.Refused,),
     compensate="void_invoice",
-    approval=lambda args: args["cents"] > NEEDS_APPROVAL_ABOVE,
+    approval=is_large,
     describe=lambda args: f"invoice order {args['order']}",
     stake=lambda args: f"${args['cents'] / 100:,.2f}",
 )

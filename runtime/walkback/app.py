@@ -16,11 +16,14 @@ from walkback.errors import DefinitionError, RunFailed, RunNotFinished, UnknownA
 from walkback.testing.faults import Faults
 from walkback.tools import Registry, Tool
 from walkback.worker import CONCURRENCY, GRACE, IDLE_WAIT, LEASE, Crew, Worker
+from walkback_store.errors import NotAdopted
+from walkback_store.housekeeping import is_adopted
 from walkback_store.log import Row
 from walkback_store.machine.runs import SendSignal, StartRun
 from walkback_store.store import Store, open_store
 from walkback_store.values import encode, plain
 from walkback_store.words import FINISHED, RunStatus
+from walkback_store.work import COPY
 
 
 class App:
@@ -175,6 +178,8 @@ class App:
         """A worker on this app's store, for those who want to hold it themselves."""
         if not self.crew.agents:
             raise DefinitionError("this app has no agents, so there is nothing to work on: App(agents=[...]).")
+        if not is_adopted(self.store):  # it would register, and be refused every run
+            raise NotAdopted(f"{COPY} To let it run from here on: walkback adopt --reason '...'.")
         if concurrency < 1 or lease <= 0:
             raise DefinitionError("concurrency is at least 1, and a lease lasts longer than 0 seconds.")
         return Worker(

@@ -203,6 +203,13 @@ def digest_of(request: Request, run_id: str, args: dict[str, object], preconditi
     return fingerprint(said)
 
 
+def approval_rule(tool: Tool) -> str:
+    """Why a person is asked: what the condition says of itself, where it says anything."""
+    condition = tool.approval
+    words = (condition.__doc__ or "").strip() if callable(condition) else ""
+    return words.splitlines()[0] if words else f"{tool.name} asks for approval"
+
+
 def micros(span: timedelta) -> int:
     return span // timedelta(microseconds=1)
 
@@ -863,8 +870,8 @@ def _settle(
     result = answer.output if acknowledged else None if finding is None else finding.found
     succeeded = outcome is O.SUCCEEDED
     error_class, error = answer.error_class, answer.error
-    if not succeeded and error_class is None:
-        error_class, error = _why_not(evidence, finding)
+    if not succeeded:
+        error_class, error = _why_not(answer, evidence, finding)
     settle = Settle(
         **hold.by,
         step=flight.step,
@@ -900,14 +907,19 @@ def _around(news: list[Transition]) -> tuple[list[Transition], list[Transition]]
     return [t for t in news if isinstance(t, RecordRecovery)], [t for t in news if not isinstance(t, RecordRecovery)]
 
 
-def _why_not(evidence: Evidence | None, finding: Finding | None) -> tuple[str, str]:
+def _why_not(answer: Answered, evidence: Evidence | None, finding: Finding | None) -> tuple[str, str]:
+    """For people: what the attempt said, and what looking for it showed."""
+    said, shown = answer.error, ""
     if evidence is Evidence.PARTIAL and finding is not None:
-        return "PartialSuccess", f"done: {finding.done!r}; missing: {finding.missing!r}"[:1000]
-    if evidence is Evidence.CANNOT_TELL and finding is not None:
-        return "NoAnswer", f"no answer, and verify cannot tell: {finding.detail}"[:1000]
-    if evidence in {Evidence.ABSENT, Evidence.ABSENT_SO_FAR}:
-        return "NotFound", "it was acknowledged, or may have been made, and verify does not find it"
-    return "NoAnswer", "no answer came, and nobody can look"
+        shown = f"only a part of it is there: done {finding.done!r}, missing {finding.missing!r}"
+    elif evidence is Evidence.CANNOT_TELL and finding is not None:
+        shown = f"verify cannot tell: {finding.detail}"
+    elif evidence in {Evidence.ABSENT, Evidence.ABSENT_SO_FAR}:
+        shown = "verify does not find it"
+    if answer.kind is Answer.ACKNOWLEDGED:
+        said = "it was acknowledged"
+    kind = "PartialSuccess" if evidence is Evidence.PARTIAL else answer.error_class or "NotFound"
+    return kind, "; ".join(filter(None, (said, shown)))[:1000] or "no answer came, and nobody can look"
 
 
 def unknown_rest(tool: str, step: str, error_class: str | None, error: str | None, evidence: str | None) -> Person:
@@ -1009,9 +1021,7 @@ def look_again(hold: Hold, flight: Flight) -> Protocol[Rest]:
     evidence = outcomes.weigh(Evidence(finding.kind), now, flight.final_from)
     outcome = O.SUCCEEDED if evidence is Evidence.HAPPENED else O.UNKNOWN
     flight.ended = True
-    answer = flight.answer or Answered(Answer.NONE)
-    if outcome is O.UNKNOWN:
-        answer = Answered(answer.kind, None, *_why_not(evidence, finding))
-    elif answer.kind is Answer.ACKNOWLEDGED and answer.output is None:
-        answer = Answered(Answer.NONE)
+    answer = flight.answer or Answered(Answer.NONE, error_class="NoAnswer")
+    if outcome is O.SUCCEEDED and answer.output is None:
+        answer = Answered(Answer.NONE)  # the result is what was found
     return (yield from _settle(hold, flight, answer, evidence, finding, outcome, None))

@@ -46,6 +46,7 @@ from walkback.protocol import (
     Request,
     Settled,
     Waiting,
+    approval_rule,
     commit,
     micros,
     moment,
@@ -244,7 +245,7 @@ class Run:
 
     def _rule(self, step: str, tool: Tool, args: dict[str, object]) -> str | None:
         if tool.needs_approval(args):
-            return f"{tool.name} asks for approval"
+            return approval_rule(tool)
         if tool.effect == Effect.WRITE and not tool.repeatable and tool.identity is None:
             twin = self._twins.get((tool.name, tool.args_hash(args)))
             if twin is not None and twin != step:

@@ -225,7 +225,7 @@ class Worker:
                 return
             self._bell.wait(TURN)
             self._bell.clear()
-        log.warning("worker %s stops with %d runs under way; others take them over", self.name, len(self._sessions))
+        log.warning("worker %s stops; others take over what is under way: %s", self.name, ", ".join(self._sessions))
 
     def _reap(self) -> None:
         self._hung = [s for s in self._hung if not s.over]

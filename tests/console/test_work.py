@@ -250,7 +250,7 @@ def test_a_step_that_takes_longer_than_the_grace_is_left_to_other_workers(shop: 
         _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     assert "WARNING: worker" in err
-    assert "stops with 1 runs under way; others take them over" in err
+    assert "stops; others take over what is under way: r1" in err
 
 
 def test_a_second_interrupt_ends_it_at_once(shop: Path) -> None:

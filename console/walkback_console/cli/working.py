@@ -25,9 +25,7 @@ from walkback_console.cli.printing import as_json
 from walkback_console.cli.session import Explained, Session
 from walkback_console.plain_words import many
 from walkback_console.safe_text import safe
-from walkback_store.errors import CannotOpen, NotAdopted, Unreachable
-from walkback_store.housekeeping import is_adopted
-from walkback_store.work import COPY
+from walkback_store.errors import CannotOpen, Unreachable
 
 log = logging.getLogger("walkback")
 SAME_LINE_EVERY = 10.0
@@ -51,8 +49,6 @@ def work(
             error.add_note(_where_from(session))
             raise
         with app:
-            if not is_adopted(app.store):  # a worker would register, and then be refused every run
-                raise NotAdopted(f"{COPY} To let it run from here on: walkback adopt --reason '...'.")
             where = str(getattr(app.store.backend, "path", getattr(app.store.backend, "where", "")))
             agents = app.crew.versions()
             listed = ", ".join(f"{agent} v{version}" for agent in sorted(agents) for version in agents[agent])
