@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 from walkback import parking
 from walkback.errors import Parked
-from walkback.protocol import Hold, Person, Request, approval_rule, commit
 from walkback.protocol import call as perform
 from walkback.record import UNDOING, Record
+from walkback.terms import Hold, Person, Request, approval_rule, commit
 from walkback.wishes import Look, Protocol
 from walkback_store.log import Row
 from walkback_store.machine.operations import BeginCompensation, EndCompensation

@@ -15,9 +15,10 @@ import orjson
 from walkback import compensation, parking
 from walkback.agents import Agent
 from walkback.errors import LeaseLost, RunLeft, Stopping, UnknownAgent
-from walkback.protocol import Flight, Hold, Person, Rest, Stop, Waiting, commit, look_again, recover, unknown_rest
+from walkback.flight import Flight, look_again, recover
 from walkback.record import Record
 from walkback.run import Driver, Run, fingerprint_of
+from walkback.terms import Hold, Person, Rest, Stop, Waiting, commit, unknown_rest
 from walkback.wishes import Branches, Look, Now, Protocol
 from walkback_store.errors import IllegalTransition, PreconditionFailed, StaleFence, ValueRefused
 from walkback_store.log import Row

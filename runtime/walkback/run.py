@@ -35,24 +35,10 @@ from walkback.errors import (
     UnknownTool,
     WaitTimeout,
 )
-from walkback.protocol import (
-    APPROVAL_EXPIRED,
-    KEY_CONFLICT,
-    SECOND,
-    Fold,
-    Hold,
-    Known,
-    Person,
-    Request,
-    Settled,
-    Waiting,
-    approval_rule,
-    commit,
-    micros,
-    moment,
-)
+from walkback.protocol import APPROVAL_EXPIRED, KEY_CONFLICT, Known
 from walkback.protocol import call as perform
 from walkback.record import Record
+from walkback.terms import SECOND, Fold, Hold, Person, Request, Settled, Waiting, approval_rule, commit, micros, moment
 from walkback.tools import Tool
 from walkback.wishes import Await, Branches, Entropy, Jitter, Look, Now, Protocol, Wait
 from walkback_store.errors import StaleFence

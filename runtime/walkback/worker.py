@@ -28,7 +28,7 @@ from walkback.drivers.base import Workplace
 from walkback.drivers.threads import ThreadDriver, Watch
 from walkback.errors import LeaseLost
 from walkback.execution import Execution
-from walkback.protocol import SECOND, Hold
+from walkback.terms import SECOND, Hold
 from walkback.testing.faults import Faults
 from walkback.tools import Registry
 from walkback_store.errors import Refused, StaleFence, StoreError

@@ -795,3 +795,34 @@ def test_a_field_that_the_state_does_not_have_is_noticed_before_the_call(store_u
         work(app)
         assert app.store.run("r")["error_class"] == "DefinitionError"
         assert shop.done == []
+
+
+def test_a_retry_after_the_approval_has_expired_is_asked_about_again(store_url: str, shop: Shop) -> None:
+    slow = wb.Retry(attempts=3, base=timedelta(seconds=1), cap=timedelta(seconds=1))
+    attempts: list[int] = []
+
+    @wb.tool(effect="write", approval=True, approval_expires=timedelta(seconds=1.5), idempotent=True, retry=slow)
+    def pay(*, op: wb.Op) -> str:
+        attempts.append(op.attempt)
+        if op.attempt == 1:
+            threading.Event().wait(1.6)
+            raise ConnectionError("reset")
+        return "paid"
+
+    with opened(store_url, one(pay)) as app:
+        app.start("one", run_id="r")
+        app.run_until_idle(wait=0)
+        Person(app).approve("r", "1")
+        app.run_until_idle(wait=0)
+        for _ in range(400):
+            approvals = app.store.operation("r", "1").approvals
+            if len(approvals) == 2:
+                break
+            app.run_until_idle(wait=1)
+            threading.Event().wait(0.1)
+        assert [a["status"] for a in approvals] == ["consumed", "asked"]
+        assert attempts == [1]
+        Person(app).approve("r", "1")
+        work(app)
+        assert app.result("r") == {"result": "paid"}
+        assert attempts == [1, 2]

@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 
 from walkback.errors import LeaseLost, Stopping
 from walkback.evidence import Evidence, cannot_tell
-from walkback.protocol import SECOND
+from walkback.terms import SECOND
 from walkback.testing.faults import Faults
 from walkback.tools import Tool
 from walkback.wishes import Answered, Commit
