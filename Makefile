@@ -40,12 +40,12 @@ faults: $(STAMP) ## Run the fault tests and the random histories at full length
 bench: $(STAMP) ## Run the benchmarks and write bench/results.json
 	$(BIN)/python -m bench $(ARGS)
 
-demo: $(STAMP) ## Kill a worker at the worst moment, and see what its record makes of it
+demo: $(STAMP) ## Kill workers at the worst moment, and see what their record makes of it
 	$(BIN)/python -m examples.story $(ARGS)
 
 docs: $(STAMP) ## Write docs/state-machine.md from the code
 	$(BIN)/python -m walkback_store.machine.document docs/state-machine.md
 
 clean: ## Remove everything that was made here
-	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-peers demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

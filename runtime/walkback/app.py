@@ -8,7 +8,7 @@ import signal
 import threading
 import uuid
 from collections.abc import Iterable, Iterator
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, ModuleType, TracebackType
 from typing import Any
 
 from walkback.agents import Agent
@@ -69,7 +69,7 @@ class App:
             )
         self.crew.agents[agent.name, agent.version] = agent
         for tool in mentioned(agent):
-            if self.registry.find(tool.name, tool.version) is None:
+            if self.registry.find(tool.name, tool.version) is None:  # a call of another of that name is refused
                 self.registry.add(tool)
 
     def _check(self) -> None:
@@ -213,10 +213,25 @@ def stopped_by_signals(worker: Worker) -> Iterator[None]:
 
 
 def mentioned(agent: Agent) -> list[Tool]:
-    """Tools within reach of an agent's code, so that recovery knows them before that code has run again."""
-    found = [value for value in agent.function.__globals__.values() if isinstance(value, Tool)]
-    for cell in agent.function.__closure__ or ():
+    """Tools within reach of an agent's code, so that recovery knows them before that code has run again.
+
+    Those of its own module, and those of other modules that the code names, such as `billing.create_invoice`.
+    """
+    found: dict[int, Tool] = {}
+    within = dict(agent.function.__globals__)
+    code = agent.function.__code__
+    for name, cell in zip(code.co_freevars, agent.function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # a name that is not bound yet
-            if isinstance(cell.cell_contents, Tool):
-                found.append(cell.cell_contents)
-    return found
+            within[name] = cell.cell_contents
+    said = _names(code)
+    for name, value in within.items():
+        values = [value]
+        if isinstance(value, ModuleType):
+            values = [vars(value).get(other) for other in said] if name in said else []
+        found |= {id(tool): tool for tool in values if isinstance(tool, Tool)}
+    return list(found.values())
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = [const for const in code.co_consts if isinstance(const, CodeType)]
+    return {*code.co_names, *code.co_freevars}.union(*map(_names, inner))

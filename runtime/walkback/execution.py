@@ -185,9 +185,8 @@ class Execution:
     # --- after it ------------------------------------------------------------------------------------------------
 
     def _finish(self, run: Run, output: object) -> Protocol[None]:
-        if run._left is not None:
-            raise run._left
-        left = run.unused_steps()
+        yield from run._quiet()
+        left = run._unused_steps()
         if left:
             yield from run._diverged(left[0], run._record.described(left[0]), "the agent returned")
         try:
@@ -198,9 +197,8 @@ class Execution:
         yield from commit(self.hold, FinishRun(**self.hold.by, output=given, state=run._encoded()))
 
     def _fail(self, run: Run, error: Exception) -> Protocol[None]:
-        if run._left is not None:
-            raise run._left
-        left = run.unused_steps()
+        yield from run._quiet()
+        left = run._unused_steps()
         if left:
             actual = f"the agent raised {type(error).__name__}: {error}"
             yield from run._diverged(left[0], run._record.described(left[0]), actual)

@@ -541,10 +541,8 @@ def _dispatch(
 def _probe(hold: Hold, step: str, breaker: BreakerOpen, now: int, until: int) -> Protocol[Rest | None]:
     """The breaker of the service is open. Once its time is up, one call may find out whether it answers again."""
     hold.troubled.add(breaker.service)
-    waits = f"breaker:{breaker.service}"
-    if breaker.until is None:
-        return Waiting(f"freeze:{breaker.service}", None)
-    if breaker.until > now:
+    waits = f"freeze:{breaker.service}"
+    if breaker.until is None or breaker.until > now:
         return Waiting(waits, breaker.until)
     probe = ProbeService(actor=hold.actor, service=breaker.service, place=f"{hold.run_id}#{step}", until=until)
     try:
@@ -649,6 +647,9 @@ def _write(hold: Hold, flight: Flight, fold: Fold) -> Protocol[Rest]:
             verdict = Verdict.RETRY if evidence is not Evidence.HAPPENED else Verdict.SUCCEEDED
         elif verdict is Verdict.RETRY and not flight.budget_left(now):
             verdict = outcomes.when_spent(answer.kind, evidence)
+        if verdict is Verdict.UNKNOWN and (yield from _may_still_be_sent(flight, answer, now)):
+            yield from _put_down(hold, flight, answer, evidence, finding)
+            return Waiting(f"attempt:{flight.step}", flight.deadline)
         if flight.recovering:
             flight.recovering = False
             flight.news.insert(0, _recovery(hold, flight, answer.kind, evidence, standing, verdict))
@@ -662,6 +663,13 @@ def _write(hold: Hold, flight: Flight, fold: Fold) -> Protocol[Rest]:
             return (yield from _settle(hold, flight, answer, evidence, finding, O(verdict.value), fold))
         if rest is not None:
             return rest
+
+
+def _may_still_be_sent(flight: Flight, answer: Answered, now: int) -> Protocol[bool]:
+    """By a worker that was taken for dead and only sleeps. Nobody is asked to decide before that is ruled out."""
+    if answer.kind is not Answer.NONE or not answer.sent or now >= flight.deadline:
+        return False
+    return not (yield IsDead(flight.worker))
 
 
 def _worth_a_look(flight: Flight, answer: Answered) -> bool:

@@ -32,6 +32,8 @@ class Record:
         self.last = mine[-1]["step"] if mine else None
         """The last step of the agent's that is in the log."""
         self.tops = {row["step"].partition(".")[0] for row in mine}
+        self.reached = max(map(int, self.tops), default=0)
+        """The number of the last step of the agent's."""
 
     def step(self, step: str) -> Row | None:
         return self._steps.get(step)

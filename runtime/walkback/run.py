@@ -143,12 +143,17 @@ class Run:
     def _call(self, name: Tool | str, args: dict[str, Any], into: str | None) -> Protocol[Any]:
         tool = self._tool(name)
         valid = tool.validate(args)
+        self._check_into(into)
         step, row = yield from self._next("call", tool.name)
         known = yield from self._known(step, row, tool, valid)
         request = self._request(step, tool, valid, known)
-        state = self._encoded()
+        to_do = known is None or known.operation["status"] == O.AWAITING_APPROVAL
+        state = self._encoded() if to_do else None  # a replay would encode it once a step, for nothing
         rest = yield from perform(self._hold, request, state, self._fold(tool, into), known)
-        (settled,) = yield from parking.rest(self._hold, [rest], state)
+        if isinstance(rest, Settled):
+            settled = rest
+        else:
+            (settled,) = yield from parking.rest(self._hold, [rest], self._encoded() if state is None else state)
         self._note(request, settled)
         result = yield from self._result(tool, settled)
         if into is not None:
@@ -166,6 +171,7 @@ class Run:
     def _parallel(self, calls: Sequence[CallOf], into: str | None, return_errors: bool) -> Protocol[list[Any]]:
         if not calls or not all(isinstance(c, CallOf) for c in calls):
             raise DefinitionError("run.parallel takes calls: run.parallel(wb.call(tool, x=1), wb.call(other)).")
+        self._check_into(into)
         prepared = [(self._tool(c.tool), c.args) for c in calls]
         valid = [(tool, tool.validate(args)) for tool, args in prepared]
         block = yield from self._block(len(valid))
@@ -206,13 +212,24 @@ class Run:
         if self._record.step(block) is not None or any(int(s.partition(".")[2]) > width for s in recorded):
             yield from self._diverged(block, self._record.described(block), f"{width} calls side by side")
         if len(recorded) < width:
+            if self._n < self._record.reached:
+                yield from self._diverged(block, self._record.described(block), f"{width} calls side by side")
             yield from self._boundary(block)
         return block
 
     def _tool(self, name: Tool | str) -> Tool:
+        registry = self._hold.registry
         if isinstance(name, Tool):
+            known = registry.find(name.name, name.version)
+            if known is None:
+                registry.add(name)
+            elif known is not name:
+                raise DefinitionError(
+                    f"there are two tools called {name.name!r} v{name.version} in this app, and recovery could call "
+                    "the wrong one. Nothing was called; give one of them another name or version."
+                )
             return name
-        found = self._hold.registry.find(name)
+        found = registry.find(name)
         if found is None:
             raise UnknownTool(f"there is no tool {name!r} in this app. Nothing was called; add it to App(tools=[...]).")
         return found
@@ -506,14 +523,14 @@ class Run:
         step = str(self._n)
         row = self._record.step(step)
         if row is None:
-            if step in self._record.tops:
+            if self._n <= self._record.reached:
                 yield from self._diverged(step, self._record.described(step), {"kind": kind, "name": name})
             yield from self._boundary(step)
         else:
             yield from self._match(step, row, kind, name)
         return step, row
 
-    def unused_steps(self) -> list[str]:
+    def _unused_steps(self) -> list[str]:
         """Steps of the record that the agent did not come to this time."""
         return sorted((step for step in self._record.tops if int(step) > self._n), key=int)
 
@@ -562,6 +579,20 @@ class Run:
             return encode(state)
 
         return fold
+
+    def _check_into(self, into: str | None) -> None:
+        if into is not None and not isinstance(self.state, dict) and not hasattr(self.state, into):
+            raise DefinitionError(
+                f"into={into!r}: the state of run {self.id!r}, a {type(self.state).__name__}, has no such field. "
+                "Nothing was called."
+            )
+
+    def _quiet(self) -> Protocol[None]:
+        """Wait for a step that the agent left under way, in another task or thread of its own."""
+        while self._busy:
+            yield Wait((yield Now()) + SECOND // 50)
+        if self._left is not None:
+            raise self._left
 
     @staticmethod
     def _put(state: Any, name: str, value: object) -> None:

@@ -7,6 +7,7 @@ agents share a loop.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import logging
@@ -30,7 +31,7 @@ from walkback.execution import Execution
 from walkback.protocol import SECOND, Hold
 from walkback.testing.faults import Faults
 from walkback.tools import Registry
-from walkback_store.errors import PreconditionFailed, Refused, StaleFence, StoreError
+from walkback_store.errors import Refused, StaleFence, StoreError
 from walkback_store.leases import boot_id, process_started
 from walkback_store.machine.runs import ClaimRun, NeedOperator, ReleaseRun, WakeRun
 from walkback_store.machine.store_wide import RegisterWorker, StopWorker
@@ -41,6 +42,8 @@ LEASE = 30.0
 CONCURRENCY = 10
 TURN = 0.05
 """Seconds between two looks at what hangs."""
+SLOWEST = 0.25
+"""Seconds between two questions for runs to claim, when there were none for a while."""
 CHORES_EVERY = 1.0
 IDLE_WAIT = 30.0
 """`run_until_idle` waits for what will be due by itself within so many seconds."""
@@ -66,8 +69,6 @@ class Session:
     watch: Watch
     thread: threading.Thread | None = None
     future: Future[Any] | None = None
-    abandoned: bool = False
-    """The run was taken away from its thread, which hangs."""
 
     @property
     def over(self) -> bool:
@@ -118,7 +119,6 @@ class Worker:
         self._hung: list[Session] = []
         self._asked_to_stop = threading.Event()
         self._lost = threading.Event()
-        self._beating = threading.Event()
         self._bell = threading.Event()
         self._next_chores = 0.0
 
@@ -195,20 +195,21 @@ class Worker:
                 log.warning("worker %s could not beat: %s", name, error)
 
     def _mind(self, until_idle: bool, idle_wait: float) -> None:
-        pause = TURN
+        pause, next_claim = TURN, 0.0
         while not self._place.stopping.is_set():
             self._reap()
             self._let_go_of_what_hangs()
             self._chores()
-            claimed = self._claim()
-            if claimed:
-                pause = TURN
-                continue
-            if until_idle and not self._sessions and self._idle_for(idle_wait):
+            if self._bell.is_set() or time.monotonic() >= next_claim:
+                self._bell.clear()
+                if self._claim():
+                    pause = TURN
+                    continue
+                pause = min(pause * 2, SLOWEST)
+                next_claim = time.monotonic() + pause
+            if until_idle and not self._sessions and not self._wake_held_up() and self._idle_for(idle_wait):
                 return
-            self._bell.wait(pause)
-            self._bell.clear()
-            pause = min(pause * 1.5, 0.25) if not self._sessions else TURN
+            self._bell.wait(TURN if self._sessions else pause)
 
     def _idle_for(self, seconds: float) -> bool:
         """Whether nothing will be due by itself within so many seconds."""
@@ -239,20 +240,25 @@ class Worker:
         try:
             for lost in self._store.lose_dead_workers(f"worker:{self.name}"):
                 log.warning("worker %s is gone; its runs can be taken over", lost)
-            for row in self._store.held_up():
-                with contextlib.suppress(PreconditionFailed):
-                    self._store.do(WakeRun(actor=f"worker:{self.name}", run_id=row["run_id"]))
+            self._wake_held_up()
             self._troubled.clear()
             self._troubled.update(row["service"] for row in self._store.breakers())
-        except Refused:
-            pass  # somebody else was faster with one of them
         except StoreError as error:
             log.warning("the store: %s", error)
+
+    def _wake_held_up(self) -> int:
+        """Runs that waited for a freeze to be lifted, or for the outcome of another run's operation."""
+        woken = 0
+        for row in self._store.held_up():
+            with contextlib.suppress(Refused):  # it still is; or somebody else was faster
+                self._store.do(WakeRun(actor=f"worker:{self.name}", run_id=row["run_id"]))
+                woken += 1
+        return woken
 
     # --- runs ----------------------------------------------------------------------------------------------------
 
     def _claim(self) -> int:
-        free = self._concurrency - len(self._sessions) - len(self._hung)
+        free = self._concurrency - len(self._sessions) - len(self._hung) - self._place.left_behind
         wanted = self._wanted()
         if free < 1 or not wanted:
             return 0
@@ -329,12 +335,12 @@ class Worker:
             self._bell.set()
 
     async def _carry_async(self, execution: Execution) -> None:
-        import asyncio
-
         try:
             await execution.run_async()
         except LeaseLost:
             pass
+        except asyncio.CancelledError:  # the worker ends, and others take the run over
+            raise
         except BaseException as error:
             await asyncio.to_thread(self._explain, execution.hold, error)
 
@@ -355,7 +361,6 @@ class Worker:
                 continue
             run_id = session.hold.run_id
             log.warning("run %s: %s of step %s does not come back; its thread is left behind", run_id, *overdue[0])
-            session.abandoned = True
             self._hung.append(self._sessions.pop(run_id))
             if take_up:
                 self._take_up(session, overdue)

@@ -142,7 +142,8 @@ class Engine:
 
     def _serve(self, batch: Sequence[_Waiting]) -> None:
         try:
-            results = self._truth([t for waiting in batch for t in waiting.transitions])
+            together = [t for waiting in batch for t in waiting.transitions] if len(batch) > 1 else batch[0].transitions
+            results = self._truth(together)
         except Exception as error:
             if len(batch) > 1 and not isinstance(error, StoreError):  # somebody's mistake, and nobody else's business
                 for waiting in batch:
@@ -197,12 +198,12 @@ class Engine:
                     self._reconnect(deadline, transitions, unknown)
 
     @contextmanager
-    def _in_doubt(self, transitions: Sequence[Transition], unknown: bool = True) -> Iterator[None]:
+    def _in_doubt(self, transitions: Sequence[Transition]) -> Iterator[None]:
         """Once COMMIT may have reached the server, no later error can say that nothing was written."""
         try:
             yield
         except StoreError as error:
-            if not unknown or isinstance(error, CommitUnknown):
+            if isinstance(error, CommitUnknown):
                 raise
             raise CommitUnknown(
                 f"the connection was lost during COMMIT, and what became of it could not be read back ({error}) The "
@@ -213,11 +214,13 @@ class Engine:
     def _truth(self, transitions: Sequence[Transition], unknown: bool = False) -> list[Committed | StoreError]:
         """`unknown` once COMMIT may have reached the server; later attempts that get less far change nothing."""
         deadline = time.monotonic() + self._wait
+        strict = any([t.strict for t in transitions])
         with self._writing:
             while True:
                 try:
-                    strict = any(t.strict for t in transitions)
-                    with self._in_doubt(transitions, unknown):
+                    if not unknown:
+                        return self._attempt(lambda _: transitions, strict)
+                    with self._in_doubt(transitions):
                         return self._attempt(lambda _: transitions, strict)
                 except Rejected as rejected:
                     return self._one_by_one(transitions, rejected, unknown)
@@ -304,7 +307,9 @@ class Engine:
     def _apply(self, work: Work, transitions: Sequence[Transition]) -> list[Committed | StoreError]:
         results: list[Any] = [None] * len(transitions)
         try:
-            order = sorted(range(len(transitions)), key=lambda i: transitions[i].log or LAST)
+            order: Sequence[int] = range(len(transitions))
+            if len(order) > 1:
+                order = sorted(order, key=lambda i: transitions[i].log or LAST)
             work.prefetch(transitions)
         except MISTAKES as error:  # each alone, then
             raise Rejected(f"it was given what it cannot use ({error!r})") from error
@@ -318,7 +323,7 @@ class Engine:
                 # A second submission of something applied is refused by the state it left: ask the log first.
                 results[i] = self._recorded(work, transition) or _refusal(transition, error)
                 continue
-            run = work.run(transition.log) if transition.log is not None else None
+            run = work.run(log) if (log := transition.log) is not None else None
             if head is None:
                 at, seq, head_hash = work.now, run["head_seq"] if run else 0, run["head_hash"] if run else b""
                 results[i] = Committed(transition.id, seq, head_hash, at, dict(run) if run else None, True)

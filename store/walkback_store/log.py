@@ -7,7 +7,7 @@ is therefore the same few lines for the live store and for `fsck`, and a project
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Protocol
@@ -102,7 +102,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {name: tuple(c.name for c in t.columns) fo
 _COLUMN_SETS = {name: frozenset(columns) for name, columns in COLUMNS.items()}
 _PER_RUN = frozenset(t.name for t in schema.PER_RUN)
 _TOUCHED = frozenset({"operations", "approvals"})
-_INTEGER_KEYS = frozenset(
+_INTEGER_KEYS: frozenset[tuple[str, str]] = frozenset(
     {("attempts", "n"), ("approvals", "n"), ("decisions", "seq")}
     | {("freezes", "freeze_no"), ("batches", "batch_no"), ("batch_members", "batch_no"), ("batch_members", "n")}
 )
@@ -129,6 +129,8 @@ def parse_key(table: str, key: str) -> tuple[Any, ...]:
     names = KEYS[table]
     if not names:
         return ()
+    if len(names) == 1 and (table, names[0]) not in _INTEGER_KEYS:
+        return (key,)
     parts = [key] if len(names) == 1 else key.rsplit("/", len(names) - 1)
     if len(parts) != len(names):
         raise CorruptData(f"an event names a row of {table} as {key!r}, which is not a key of that table")
@@ -147,16 +149,16 @@ def fold(rows: Rows, run_no: int, seq: int, at: int, head_hash: bytes, changes: 
         known = _COLUMN_SETS.get(table)
         if known is None:
             raise CorruptData(f"an event changes {table!r}, which is not a projection")
+        touches = table in _TOUCHED
         for key, columns in keyed.items():
             if not known.issuperset(columns):
                 raise CorruptData(f"an event sets unknown columns of {table}: {sorted(set(columns) - known)}")
-            if table in _TOUCHED:
-                columns = {**columns, "touched": seq}
-            elif table == "runs":
-                continue
-            rows.change(table, run_no, key, columns)
+            if touches:
+                rows.change(table, run_no, key, {**columns, "touched": seq})
+            elif table != "runs":
+                rows.change(table, run_no, key, columns)
     if run_no != schema.STORE_LOG:
-        of_run = dict(changes.get("runs", {}).get("", {}))
+        of_run = dict(changes["runs"].get("", {})) if "runs" in changes else {}
         if "status" in of_run:
             of_run["status_seq"] = seq
         of_run["updated_at"] = at
@@ -166,10 +168,11 @@ def fold(rows: Rows, run_no: int, seq: int, at: int, head_hash: bytes, changes: 
 
 
 def new_row(table: str, run_no: int, key: str) -> Row:
-    row = dict(DEFAULTS[table])
+    row = DEFAULTS[table].copy()
     if table == "runs" or table in _PER_RUN:
         row["run_no"] = run_no
-    row.update(zip(KEYS[table], parse_key(table, key), strict=True))
+    for name, value in zip(KEYS[table], parse_key(table, key), strict=True):
+        row[name] = value
     return row
 
 
@@ -180,28 +183,35 @@ def encode_body(data: Mapping[str, Any], changes: Changes) -> bytes:
         columns = orjson.dumps(changes, option=orjson.OPT_SORT_KEYS) if _is_simple(changes) else encode(changes)
     except TypeError:
         columns = encode(changes)
-    return b'{"data":' + facts + b',"set":' + columns + b"}"
-
-
-def _columns(changes: Changes) -> Iterator[Mapping[str, Any]]:
-    return (columns for keyed in changes.values() for columns in keyed.values())
+    return b'{"data":%b,"set":%b}' % (facts, columns)
 
 
 def _is_simple(changes: Changes) -> bool:
     """Whether orjson alone writes it right, or raises: it has no number that JSON lacks, and no row called `$`."""
-    return not any("$" in keyed or float in map(type, c.values()) for keyed in changes.values() for c in keyed.values())
+    for keyed in changes.values():
+        if "$" in keyed:
+            return False
+        for columns in keyed.values():
+            if float in map(type, columns.values()):
+                return False
+    return True
 
 
 def storable(changes: Changes) -> Changes:
-    """The same changes without NUL, which PostgreSQL refuses in text; the exact bytes are in the event's data."""
-    for columns in _columns(changes):
-        for value in columns.values():
-            if type(value) is str and "\x00" in value:
-                return {
-                    table: {
-                        k: {c: v.replace("\x00", "\u2400") if isinstance(v, str) else v for c, v in cols.items()}
-                        for k, cols in keys.items()
-                    }
-                    for table, keys in changes.items()
-                }
-    return changes
+    """The same changes in plain values: an enum as its text, and no NUL, which PostgreSQL refuses in text. The exact
+    bytes are in the event's data."""
+    changed: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for table, keyed in changes.items():
+        for key, columns in keyed.items():
+            for value in columns.values():
+                kind = type(value)
+                if kind is int or value is None or (kind is str and "\x00" not in value):
+                    continue
+                if kind is str or isinstance(value, str):
+                    changed.setdefault(table, {**keyed})[key] = {c: _plain(v) for c, v in columns.items()}
+                    break
+    return {**changes, **changed} if changed else changes
+
+
+def _plain(value: Any) -> Any:
+    return str.__str__(value).replace("\x00", "\u2400") if isinstance(value, str) else value

@@ -108,7 +108,13 @@ def read(find: Find, run_no: int, n: int) -> Content:
 
 
 def make(
-    cache: SnapshotCache, find: Find, run_no: int, n: int, state: bytes, fork_of: tuple[int, int] | None
+    cache: SnapshotCache,
+    find: Find,
+    run_no: int,
+    n: int,
+    state: bytes,
+    digest: bytes,
+    fork_of: tuple[int, int] | None,
 ) -> Stored:
     """The row for a new snapshot."""
     base_n = base_of(n)
@@ -126,7 +132,6 @@ def make(
         alone = pack(state)
         if len(alone) <= len(data) * _HALF:  # nothing in common: a keyframe costs little more and ends the chain
             at, base, data = None, None, alone
-    digest = sha256(state).digest()
     depth = 0 if base is None else base.depth + 1
     return {
         "run_no": run_no,

@@ -14,15 +14,14 @@ from walkback_store.errors import NotAdopted, PreconditionFailed
 from walkback_store.frames import pack_body
 from walkback_store.log import (
     COLUMNS,
-    DEFAULTS,
     KEYS,
     TABLES,
-    Changes,
     Draft,
     Row,
     chain_hash,
     encode_body,
     fold,
+    new_row,
     parse_key,
     storable,
 )
@@ -135,10 +134,18 @@ class Work:
     def prefetch(self, transitions: Sequence[Transition]) -> None:
         """Everything the transitions said they look at, in one round trip; runs locked in id order."""
         st = self._backend.statements
-        run_ids = [r for r in sorted({t.log for t in transitions if t.log is not None}) if not self._knows(r)]
+        wanted: set[str] = set()
+        loads: list[Load] = []
+        freezes = dispatches = store = False
+        for t in transitions:
+            freezes, dispatches = freezes or t.freezes, dispatches or t.dispatches
+            if (log := t.log) is None:
+                store = True
+            elif log not in wanted and not self._knows(log):
+                wanted.add(log)
+            loads.extend(t.loads())
+        run_ids = sorted(wanted)
         queries: list[Query] = []
-        freezes = any(t.freezes for t in transitions)
-        dispatches = any(t.dispatches for t in transitions)
         guard = self._backend.guard_dispatch(exclusive=freezes) if freezes or dispatches else None
         if guard:
             queries.append(guard)
@@ -149,13 +156,13 @@ class Work:
         wants_freezes = (freezes or dispatches) and self._freezes is None
         if wants_freezes:
             queries.append((self._backend.statements.active_freezes(), ()))
-        wants_store = (self._store is None) and any(t.log is None for t in transitions)
+        wants_store = store and self._store is None
         if wants_store:
             queries.append((st.by_key(schema.store, ("id",), lock), (1,)))
         clock, self._clock = self._clock, None
         if clock is not None:
             queries.append(clock)
-        places, more = self._to_load([load for t in transitions for load in t.loads()])
+        places, more = self._to_load(loads)
         answers = self._backend.fetch([*queries, *more])
         rest = answers[bool(guard) :]
         for run_id in run_ids:
@@ -205,7 +212,9 @@ class Work:
                 continue
             places.append(load)
             values = parse_key(table, key)
-            if run_id == STORE:
+            if run_no is not None and run_no != schema.STORE_LOG:
+                queries.append(self._query(table, run_no, key))
+            elif run_id == STORE:
                 lock = self._backend.locks_rows and table in LOCKED
                 queries.append((st.by_key(TABLES[table], KEYS[table], lock), values))
             else:
@@ -341,7 +350,7 @@ class Work:
         n = run["snapshots"]
         fork = run.get("fork_of")
         origin = (fork["run_no"], fork["last_snapshot"]) if fork and fork["last_snapshot"] is not None else None
-        row = snapshots.make(self._cache, self._find, run_no, n, state, origin)
+        row = snapshots.make(self._cache, self._find, run_no, n, state, digest, origin)
         self._drafted.append(row)
         self._cache.put(run_no, n, snapshots.Content(digest, row["depth"], state))
         return n, f"{n}:{digest.hex()[:SAID]}"
@@ -376,24 +385,27 @@ class Work:
                 row = self._entries["runs", run_no, ""].row or {}
                 seq, head = row["head_seq"], row["head_hash"]
         prepared = []
-        for i, draft in enumerate(drafts):  # everything that can be refused is refused before anything changes
+        for draft in drafts:  # everything that can be refused is refused before anything changes
             changes = storable(draft.set)
-            self._check_steps_are_new(run_no, changes)
-            prepared.append((draft, changes, encode_body(draft.data, changes), transition.id if i == 0 else None))
-        self._snapshots.extend(self._drafted)
-        self._drafted = []
+            if "steps" in changes:
+                self._check_steps_are_new(run_no, changes["steps"])
+            prepared.append((draft, changes, encode_body(draft.data, changes)))
+        if self._drafted:
+            self._snapshots.extend(self._drafted)
+            self._drafted = []
         if run_id is not None and self._runs[run_id] is None:
             self._runs[run_id] = self._given = run_no
             self._run_no = None
-        for draft, changes, body, first in prepared:
+        now, actor = self.now, transition.actor
+        first: bytes | None = transition.id
+        for draft, changes, body in prepared:
             seq += 1
-            kind = draft.kind.value
-            digest = sha256(body).digest()
-            head = chain_hash(head, name, seq, self.now, kind, transition.actor, draft.step, first, digest)
-            self._events.append(
-                (run_no, seq, self.now, kind, transition.actor, draft.step, first, head, pack_body(body))
-            )
-            fold(self, run_no, seq, self.now, head, changes)
+            kind, step = draft.kind.value, draft.step
+            head = chain_hash(head, name, seq, now, kind, actor, step, first, sha256(body).digest())
+            stored = bytearray(head), bytearray(pack_body(body))
+            self._events.append((run_no, seq, now, kind, actor, step, first and bytearray(first), *stored))
+            fold(self, run_no, seq, now, head, changes)
+            first = None
         if run_no == schema.STORE_LOG:
             changed = {"head_seq": seq, "head_hash": head, **transition.store_columns()}
             self.store.update(changed)
@@ -412,11 +424,13 @@ class Work:
             row = self._entries["freezes", schema.STORE_LOG, key].row or (before and {**before, **columns})
             self._freezes = others if row is None or columns.get("lifted_at") is not None else [*others, row]
 
-    def _check_steps_are_new(self, run_no: int, changes: Changes) -> None:
+    def _check_steps_are_new(self, run_no: int, steps: Mapping[str, Mapping[str, Any]]) -> None:
         """The database refuses the same step twice, but not when both are written in this one transaction."""
-        for step, columns in changes.get("steps", {}).items():
+        for step, columns in steps.items():
+            if "first_seq" not in columns:
+                continue
             entry = self._entries.get(("steps", run_no, step))
-            if "first_seq" in columns and entry is not None and entry.row is not None:
+            if entry is not None and entry.row is not None:
                 raise PreconditionFailed(f"step {step} is recorded already. Nothing was changed.")
 
     def discard_drafts(self) -> None:
@@ -427,19 +441,16 @@ class Work:
 
     def change(self, table: str, run_no: int, key: str, changes: Mapping[str, Any]) -> None:
         place = (table, run_no, key)
-        entry = self._entry(place)
+        entry = self._entries.get(place) or self._entry(place)
         if entry is None:
             entry = self._entries[place] = Entry(None, BIRTH[table] in changes)
-        if entry.row is None and entry.read:
-            row = dict(DEFAULTS[table])
-            if table == "runs" or TABLES[table] in schema.PER_RUN:
-                row["run_no"] = run_no
-            row.update(zip(KEYS[table], parse_key(table, key), strict=True))
-            entry.row, entry.new = row, True
-            if table == "runs" and changes.get("tags"):
-                self._tags.extend((tag, changes["created_at"], run_no) for tag in orjson.loads(changes["tags"]))
         if entry.row is not None:
             entry.row.update(changes)
+        elif entry.read:
+            entry.row, entry.new = new_row(table, run_no, key), True
+            entry.row.update(changes)
+            if table == "runs" and changes.get("tags"):
+                self._tags.extend((tag, changes["created_at"], run_no) for tag in orjson.loads(changes["tags"]))
         entry.changes.update(changes)
 
     @property
@@ -447,7 +458,11 @@ class Work:
         return bool(self._events)
 
     def writes(self) -> list[tuple[str, list[Sequence[Any]]]]:
-        """All of it, grouped by statement."""
+        """All of it, grouped by statement.
+
+        Bytes go as bytearrays. SQLite's driver binds these at once; for `bytes`, as for whatever is not exactly a
+        number or a text, it first looks for an adapter, in vain, which takes ten times as long.
+        """
         st = self._backend.statements
         grouped: dict[str, list[Sequence[Any]]] = {}
         grouped[st.insert(schema.events, EVENT_COLUMNS)] = list(self._events)
@@ -456,16 +471,22 @@ class Work:
             if not changes:
                 continue
             t = TABLES[table]
+            if table == "runs":
+                changes["head_hash"] = bytearray(changes["head_hash"])
             if entry.new and entry.row is not None:
-                # A new row has every column, in the order of the table: it was made from the defaults.
-                sql, values = st.insert(t, COLUMNS[table]), (*entry.row.values(),)
+                # A new row has every column, in the order of the table: it was made from the defaults. The empty ones,
+                # which are most, need not be said.
+                row = {column: value for column, value in entry.row.items() if value is not None}
+                sql, values = st.insert(t, tuple(row)), tuple(row.values())
             else:
                 sql = st.update(t, _WHERE[table], tuple(changes))
                 values = (*changes.values(), *self._key_values(table, run_no, key))
             grouped.setdefault(sql, []).append(values)
         if self._snapshots:
             sql = st.insert(schema.snapshots, SNAPSHOT_COLUMNS)
-            grouped[sql] = [[row[c] for c in SNAPSHOT_COLUMNS] for row in self._snapshots]
+            grouped[sql] = [
+                [bytearray(v) if type(v := row[c]) is bytes else v for c in SNAPSHOT_COLUMNS] for row in self._snapshots
+            ]
         if self._tags:
             grouped[st.insert(schema.run_tags, ("tag", "created_at", "run_no"))] = list(self._tags)
         if self._store_changed:

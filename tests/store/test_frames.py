@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+import zlib
 from hashlib import sha256
 
 import pytest
@@ -89,6 +90,7 @@ def test_the_limit_is_the_callers() -> None:
 GOOD = pack(b"some state, some state" * 10)
 BASE = state(5_000)
 DELTA = pack(BASE[:3000] + b"new" + BASE[3000:], BASE)
+LONG_DELTA = pack(BASE[:3000] + state(300) + BASE[3000:], BASE)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +115,7 @@ DELTA = pack(BASE[:3000] + b"new" + BASE[3000:], BASE)
         (GOOD + GOOD, "unused data"),
         (GOOD + b"\x00" * 10_000_000, "unused data"),
         (DELTA, "not a stored frame"),
+        (LONG_DELTA, "not a stored frame"),
     ],
 )
 def test_planted_frames_are_corrupt_data(frame: bytes, reason: str) -> None:
@@ -120,30 +123,71 @@ def test_planted_frames_are_corrupt_data(frame: bytes, reason: str) -> None:
         unpack(frame)
 
 
-@pytest.mark.parametrize("frame", [GOOD, DELTA])
+@pytest.mark.parametrize("frame", [GOOD, DELTA, LONG_DELTA])
 def test_a_truncated_frame_is_corrupt_data_wherever_it_ends(frame: bytes) -> None:
     for length in range(len(frame)):
         with pytest.raises(CorruptData):
             unpack(frame[:length], BASE)
 
 
-def test_a_flipped_bit_is_corrupt_data() -> None:
-    expected = unpack(DELTA, BASE)
+@pytest.mark.parametrize("delta", [DELTA, LONG_DELTA])
+def test_a_flipped_bit_is_corrupt_data(delta: bytes) -> None:
+    expected = unpack(delta, BASE)
     refused = 0
-    for position in range(len(DELTA) * 8):
-        damaged = bytearray(DELTA)
+    for position in range(len(delta) * 8):
+        damaged = bytearray(delta)
         damaged[position // 8] ^= 1 << position % 8
         try:
             assert unpack(bytes(damaged), BASE) == expected
         except CorruptData:
             refused += 1
-    assert refused > len(DELTA) * 8 * 0.9
+    assert refused > len(delta) * 8 * 0.9
 
 
-def test_a_wrong_base_is_corrupt_data() -> None:
+@pytest.mark.parametrize("delta", [DELTA, LONG_DELTA])
+def test_a_wrong_base_is_corrupt_data(delta: bytes) -> None:
     for base in (None, b"", BASE[:-1], BASE + b"x", state(6_000)):
         with pytest.raises(CorruptData):
-            unpack(DELTA, base)
+            unpack(delta, base)
+
+
+@given(
+    st.binary(max_size=2000),
+    st.integers(0, 2000),
+    st.integers(0, 300),
+    st.binary(max_size=300),
+    st.sampled_from([1, 7, 400]),
+)
+def test_a_passage_replaced_anywhere_comes_back_exactly(
+    piece: bytes, at: int, removed: int, inserted: bytes, times: int
+) -> None:
+    """Repeated, so that the same bytes are found on both sides of the change."""
+    base = piece * times
+    data = base[:at] + inserted + base[at + removed :]
+    frame = pack(data, base)
+    assert unpack(frame, base) == data
+    if base and data and len(inserted) <= 64:
+        assert len(frame) <= 13 + len(inserted)
+
+
+def splice(head: int, tail: int, middle: bytes, content: bytes) -> bytes:
+    return b"\x01" + b"".join(n.to_bytes(4, "little") for n in (head, tail, zlib.crc32(content))) + middle
+
+
+def test_a_planted_splice_takes_no_more_than_its_base_has_nor_than_the_limit() -> None:
+    assert unpack(splice(2, 3, b"-", b"ab-cde"), b"abcde") == b"ab-cde"
+    for frame, base in (
+        (splice(3, 3, b"", b"abcde"), b"abcde"),
+        (splice(2**32 - 1, 0, b"", b""), b"abcde"),
+        (splice(0, 1, b"", b""), None),
+        (splice(2, 3, b"-", b"abcde"), b"abcde"),
+        (splice(2, 3, b"-", b"ab-cde")[:12], b"abcde"),
+        (b"\x01", b"abcde"),
+    ):
+        with pytest.raises(CorruptData):
+            unpack(frame, base)
+    with pytest.raises(CorruptData, match="declares 1000 bytes and the limit is 999"):
+        unpack(splice(500, 499, b"-", b""), b"x" * 1000, max_bytes=999)
 
 
 @given(st.binary(), st.none() | st.just(BASE))

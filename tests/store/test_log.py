@@ -12,6 +12,7 @@ from walkback_store.errors import CorruptData, ValueRefused
 from walkback_store.log import encode_body, fold, parse_key, row_key, storable
 from walkback_store.schema import STORE_LOG
 from walkback_store.values import decode, encode
+from walkback_store.words import RunStatus
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 changes_of_rows = st.dictionaries(
@@ -37,6 +38,16 @@ def test_a_nul_in_a_column_becomes_a_visible_mark_and_the_facts_keep_it() -> Non
     assert storable(changes) == {"runs": {"": {"why_detail": "a\u2400b", "fence": 1}}}
     unharmed = {"runs": {"": {"why_detail": "ab"}}}
     assert storable(unharmed) is unharmed
+
+
+def test_a_column_holds_the_text_of_an_enum() -> None:
+    changes: dict[str, dict[str, dict[str, Any]]] = {
+        "runs": {"": {"status": RunStatus.RUNNING, "fence": 1}},
+        "steps": {"6": {"after": 1}},
+    }
+    stored = storable(changes)
+    assert stored == changes
+    assert type(stored["runs"][""]["status"]) is str
 
 
 @pytest.mark.parametrize("step", ["6", "6.1", "c6", "a/b", "/", ""])

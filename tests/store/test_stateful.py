@@ -431,11 +431,12 @@ WEIGHTS: dict[type[Transition], float] = {
     operations.EndCompensation: 4,
     runs.StopAtBoundary: 8,
     operations.CarryOutRetry: 20,
-    operations.Refer: 20,
+    operations.Refer: 30,
     runs.WakeRun: 30,
-    store_wide.ClaimIdentity: 10,
-    store_wide.ProbeService: 5,
-    store_wide.ServiceFailed: 5,
+    store_wide.ClaimIdentity: 8,
+    store_wide.ServiceFailed: 1,
+    store_wide.ServiceAnswered: 0.5,
+    store_wide.TakeToken: 0.5,
     people.CarryOutResume: 20,
     operations.BeginCompensation: 3,
     store_wide.Unfreeze: 8,
@@ -451,6 +452,10 @@ WEIGHTS: dict[type[Transition], float] = {
     store_wide.LoseWorker: 0.2,
 }
 """So that runs get far before they end."""
+
+
+RARELY = {"identity": 12, "service": 6}
+"""How often a call has none, for each time that it has one of two, whoever owns it or however it is."""
 
 
 def _key(table: str, row: Row) -> tuple[Any, ...]:
@@ -528,12 +533,18 @@ class Chance:
     @property
     def step(self) -> str:
         likely = self.steps_in(self.kind) if self.sensible and self.kind.subject == "operation" else []
+        if likely and self.kind is operations.Intend:  # what was claimed is meant to be called
+            likely = [s for s in likely if s in self.claimed()] or likely
         return str(self.of(*(likely or STEPS)))
 
     def identities(self, status: str | None = None) -> list[Row]:
         """Those of this example; whose owner is so, when a status is given."""
         known = self.machine.owned()
         return [i for i in known if status is None or self.machine.status_of_owner(i) == status]
+
+    def claimed(self) -> set[str]:
+        """The steps of this run that own an identity."""
+        return {i["step"] for i in self.identities() if i["run_id"] == self.run_id}
 
     @property
     def worker(self) -> str:
@@ -584,9 +595,13 @@ class Chance:
         edited = bool(approval and approval["edited_hash"]) if self.sensible else self.of(True, False, False)
         undoes = step.removeprefix("c") if step.startswith("c") else None
         mine = [i["identity"] for i in self.identities() if (i["run_id"], i["step"]) == (self.run_id, step)]
-        identity = self.of(*mine) if mine and self.sensible else self.of(None, None, None, *self.machine.identities)
+        identity = (
+            self.of(*mine)
+            if mine and self.sensible
+            else self.of(*[None] * RARELY["identity"], *self.machine.identities)
+        )
         call = Call(
-            service=self.of(None, None, *self.machine.services), identity=identity,
+            service=self.of(*[None] * RARELY["service"], *self.machine.services), identity=identity,
             tool=tool, args={"step": step}, args_hash=f"{step}-edited" if edited else step, compensates=undoes,
             effect=self.of(Effect.WRITE, Effect.WRITE, Effect.READ), can_verify=self.of(True, True, True, False),
         )  # fmt: skip
@@ -637,6 +652,8 @@ def _settle(c: Chance) -> Transition:
     outcome = c.of(
         OperationStatus.SUCCEEDED, OperationStatus.SUCCEEDED, OperationStatus.FAILED, *[OperationStatus.UNKNOWN] * 3
     )
+    if c.sensible and step in c.claimed():
+        outcome = c.of(*[OperationStatus.SUCCEEDED] * 4, OperationStatus.FAILED)
     running = any(o["attempting"] for o in c.seen["operations"] if o["step"] == step)
     answer = c.of(None, *Answer)
     if c.sensible:
@@ -933,6 +950,7 @@ def test_an_identity_that_two_may_own_would_be_noticed(small: Arena, monkeypatch
 
 
 def test_a_call_of_what_another_owns_would_be_noticed(small: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RARELY, "identity", 2)
     monkeypatch.setattr(operations, "check_owned", lambda *_: None)
     with pytest.raises(AssertionError, match="called what another operation owns"):
         run(small, 200)

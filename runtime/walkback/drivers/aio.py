@@ -55,6 +55,7 @@ class EventLoop:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
     @property
@@ -62,7 +63,8 @@ class EventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="walkback-loop", daemon=True).start()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="walkback-loop", daemon=True)
+                self._thread.start()
             return self._loop
 
     def spawn(self, work: Callable[[], Any]) -> concurrent.futures.Future[Any]:
@@ -83,10 +85,23 @@ class EventLoop:
         return self.spawn(work).result()
 
     def close(self) -> None:
+        """Whatever is still on the loop is cancelled: its runs are in the store, and others take them over."""
         with self._lock:
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._loop.stop)
-                self._loop = None
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is None or thread is None:
+            return
+        asyncio.run_coroutine_threadsafe(_cancel_the_others(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _cancel_the_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_default_executor()
 
 
 class Committer:
@@ -195,11 +210,9 @@ class AsyncDriver:
             case Entropy():
                 return place.random.randbytes(16)
             case Invoke():
-                try:
-                    return await self._invoke(wish)
-                finally:
-                    if self._entered:
-                        place.leave(self._entered.pop())
+                place_taken = bool(self._entered)
+                self._entered.clear()
+                return await self._invoke(wish, _Taken(place, wish.tool) if place_taken else None)
             case Verify():
                 return await self._verify(wish)
             case Observe():
@@ -235,7 +248,14 @@ class AsyncDriver:
         if fault is not None and fault.what is What.DELAY:
             await asyncio.sleep(fault.seconds)
 
-    async def _invoke(self, wish: Invoke) -> Answered:
+    async def _invoke(self, wish: Invoke, taken: _Taken | None) -> Answered:
+        try:
+            return await self._called(wish, taken)
+        finally:
+            if taken is not None and not taken.hangs:
+                taken.leave()
+
+    async def _called(self, wish: Invoke, taken: _Taken | None) -> Answered:
         place, tool, step = self._place, wish.tool, wish.op.step
         before = place.faults.at("call", "before", tool.name, step) if place.faults else None
         await self._slow(before)
@@ -256,7 +276,7 @@ class AsyncDriver:
                 if tool.is_async:
                     output = await tool.function(**given)
                 else:
-                    output = await in_thread(tool.function, given, late=lambda f: self._came_late(wish, f))
+                    output = await in_thread(tool.function, given, late=lambda f: self._came_late(wish, f, taken))
                 if place.faults:
                     after = place.faults.at("call", "after", tool.name, step)
                     await self._slow(after)
@@ -267,7 +287,13 @@ class AsyncDriver:
         except RunLeft:
             raise
         except TimeoutError as error:
-            return base.no_answer(tool) if limit.expired() else base.raised(tool, error)
+            if not limit.expired():
+                return base.raised(tool, error)
+            if not tool.is_async:  # its thread goes on, and counts until it ends
+                place.left_behind += 1
+                if taken is not None:
+                    taken.hangs = True
+            return base.no_answer(tool)
         except asyncio.CancelledError as cancelled:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -277,8 +303,11 @@ class AsyncDriver:
             return base.raised(tool, error)
         return base.acknowledged(output)
 
-    def _came_late(self, wish: Invoke, ended: Callable[[], Any]) -> None:
+    def _came_late(self, wish: Invoke, ended: Callable[[], Any], taken: _Taken | None) -> None:
         """A plain tool came back after its time was over. What it says is evidence, and nothing else."""
+        self._place.left_behind -= 1
+        if taken is not None:
+            taken.leave()
         try:
             answer = base.acknowledged(ended())
         except BaseException as error:
@@ -331,6 +360,8 @@ class AsyncDriver:
 
     async def _enter(self, wish: Enter) -> None:
         while not self._place.enter(wish.tool, wait=False):
+            if self._place.stopping.is_set():
+                raise Stopping("the worker is asked to stop")
             await asyncio.sleep(LOOK_EVERY / 5)
         self._entered.append(wish.tool)
 
@@ -341,6 +372,18 @@ class AsyncDriver:
         for error in sorted(errors, key=lambda e: not isinstance(e, RunLeft)):
             raise error
         return [r.value for r in results]
+
+
+class _Taken:
+    """A place of a tool with limited concurrency, taken for one call."""
+
+    def __init__(self, place: Workplace, tool: Tool) -> None:
+        self._place = place
+        self._tool = tool
+        self.hangs = False
+
+    def leave(self) -> None:
+        self._place.leave(self._tool)
 
 
 _late: set[asyncio.Task[Any]] = set()

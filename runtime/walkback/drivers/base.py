@@ -42,6 +42,8 @@ class Workplace:
     gate: threading.Condition = field(default_factory=threading.Condition)
     busy: dict[str, int] = field(default_factory=dict)
     """How many calls of each tool with limited concurrency are under way, hung ones included."""
+    left_behind: int = 0
+    """Threads of plain tools of async agents that did not come back in time."""
     offset: int = 0
     """The store's clock against this machine's, in microseconds, as far as commits have told."""
     random: random.Random = field(default_factory=random.SystemRandom)

@@ -133,7 +133,7 @@ class Backend(ABC):
         """Asked before anything is read or written: a closed store stays closed, and a forked one is the parent's."""
         if self._closed:
             raise StoreClosed("this store was closed. Nothing was read or written; open it again.")
-        if self.forked:
+        if os.getpid() != self._pid:
             raise WrongProcess(
                 f"this store was opened by process {self._pid}, and this is process {os.getpid()}: its connections "
                 "cannot be shared. Nothing was read or written; open it again in this process."

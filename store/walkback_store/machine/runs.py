@@ -380,7 +380,7 @@ class WakeRun(OnRun):
             try:
                 check_freezes(view, name, run["agent"], name)
             except BreakerOpen as breaker:
-                if breaker.until is None:  # frozen by a person; an open breaker is for the run itself to probe
+                if breaker.until is None or breaker.until > view.now:  # later, the run itself may probe it
                     raise PreconditionFailed(f"run {self.run_id!r} goes on waiting: {breaker}") from breaker
             except Frozen as frozen:
                 raise PreconditionFailed(f"run {self.run_id!r} goes on waiting: {frozen}") from frozen
