@@ -255,11 +255,11 @@ class Fleet:
     def help(self) -> bool:
         """What a person would do now: agree, resume, and settle what is unknown by looking at the ledger."""
         busy = False
-        for run_id, row in self.rows("status", "waits_for", "why").items():
+        for run_id, row in self.rows("status", "waits_for", "unknown_operations").items():
             if row["status"] == "waiting" and str(row["waits_for"]).startswith("approval:"):
                 busy |= self._approve(run_id, row["waits_for"].partition(":")[2])
             elif row["status"] == "needs_operator":
-                busy |= self._settle(run_id) if row["why"] == "unknown" else self._resume(run_id)
+                busy |= self._settle(run_id) if row["unknown_operations"] else self._resume(run_id)
         return busy
 
     def _approve(self, run_id: str, step: str) -> bool:
