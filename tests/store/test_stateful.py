@@ -419,14 +419,15 @@ class Machine(RuleBasedStateMachine):
 WEIGHTS: dict[type[Transition], float] = {
     runs.ClaimRun: 30,
     operations.Intend: 10,
-    operations.StartAttempt: 6,
+    operations.EndAttempt: 5,
+    operations.StartAttempt: 20,
     operations.Settle: 8,
     operations.AskApproval: 5,
     runs.NeedOperator: 4,
     people.Approve: 8,
     people.DecideRetry: 8,
-    people.RecordHappened: 5,
-    people.RecordAbsent: 5,
+    people.RecordHappened: 10,
+    people.RecordAbsent: 10,
     people.RequestVerify: 12,
     operations.EndCompensation: 4,
     runs.StopAtBoundary: 8,
@@ -434,7 +435,8 @@ WEIGHTS: dict[type[Transition], float] = {
     operations.Refer: 30,
     runs.WakeRun: 30,
     store_wide.ClaimIdentity: 8,
-    store_wide.ServiceFailed: 1,
+    store_wide.ProbeService: 20,
+    store_wide.ServiceFailed: 2,
     store_wide.ServiceAnswered: 0.5,
     store_wide.TakeToken: 0.5,
     people.CarryOutResume: 20,
@@ -510,6 +512,10 @@ class Chance:
             people.DecideCompensate: not unsettled,
             people.DismissDuplicate: any(o["duplicate_suspected"] for o in self.seen["operations"]),
             store_wide.OpenBatch: bool(run["unknown_operations"]),
+            operations.StartAttempt: any(
+                o["status"] == "pending" and not o["attempting"] for o in self.seen["operations"]
+            ),
+            store_wide.ProbeService: t is store_wide.ProbeService and bool(self.open_breakers()),
             operations.Refer: t is operations.Refer and bool(self.identities("succeeded")),
             runs.WakeRun: (run["waits_for"] or "").startswith(("freeze:", "identity:")),
         }
@@ -533,6 +539,9 @@ class Chance:
     @property
     def step(self) -> str:
         likely = self.steps_in(self.kind) if self.sensible and self.kind.subject == "operation" else []
+        if likely and self.kind is operations.StartAttempt:
+            attempting = {o["step"] for o in self.seen["operations"] if o["attempting"]}
+            likely = [s for s in likely if s not in attempting] or likely
         if likely and self.kind is operations.Intend:  # what was claimed is meant to be called
             likely = [s for s in likely if s in self.claimed()] or likely
         return str(self.of(*(likely or STEPS)))
@@ -541,6 +550,12 @@ class Chance:
         """Those of this example; whose owner is so, when a status is given."""
         known = self.machine.owned()
         return [i for i in known if status is None or self.machine.status_of_owner(i) == status]
+
+    def open_breakers(self) -> list[str]:
+        """That may be probed."""
+        now, services = self.machine.clock.now, self.machine.services
+        active = self.machine.arena.rows("freezes", lifted_at=None, scope="service")
+        return [f["name"] for f in active if f["name"] in services and f["until"] is not None and f["until"] <= now]
 
     def claimed(self) -> set[str]:
         """The steps of this run that own an identity."""
@@ -712,9 +727,8 @@ def _unfreeze(c: Chance) -> Transition:
 
 def _probe(c: Chance) -> Transition:
     place = f"{c.run_id}#{c.step}"
-    return store_wide.ProbeService(
-        actor="system", service=c.of(*c.machine.services), place=place, until=c.machine.clock.now + 5 * SECOND
-    )
+    service = c.of(*((c.sensible and c.open_breakers()) or c.machine.services))
+    return store_wide.ProbeService(actor="system", service=service, place=place, until=c.machine.clock.now + 5 * SECOND)
 
 
 def _failed(c: Chance) -> Transition:
