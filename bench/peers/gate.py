@@ -25,7 +25,7 @@ class Gate:
         self.address: str = self.order["address"]
         self._left = 0
         self._burst = 0
-        self._start = 0.0
+        self._start = self._cpu = 0.0
 
     @property
     def resumes(self) -> bool:
@@ -71,8 +71,9 @@ class Gate:
             self._left -= 1
             return
         if self._burst:
-            self.say(steps=self._burst, seconds=time.perf_counter() - self._start)
+            took, cpu = time.perf_counter() - self._start, time.process_time() - self._cpu
+            self.say(steps=self._burst, seconds=took, cpu=cpu)
         else:
             self.say(ready=True)
         self._left = self._burst = self.listen()
-        self._start = time.perf_counter()
+        self._start, self._cpu = time.perf_counter(), time.process_time()

@@ -97,7 +97,7 @@ def conduct(app: wb.App) -> None:
         commits, start = app.store.engine.strict_commits, time.perf_counter()
         line.wait(), line.wait()
         took = time.perf_counter() - start
-        gate.say(steps=each * runs, seconds=took, commits=app.store.engine.strict_commits - commits)
+        gate.say(steps=each * runs, seconds=took, cpu=0.0, commits=app.store.engine.strict_commits - commits)
 
 
 # --- what was asked for ------------------------------------------------------------------------------------------
