@@ -13,6 +13,7 @@ from walkback.errors import Parked
 from walkback.protocol import call as perform
 from walkback.record import UNDOING, Record
 from walkback.terms import Hold, Person, Request, approval_rule, commit
+from walkback.tools import BadArguments
 from walkback.wishes import Look, Protocol
 from walkback_store.log import Row
 from walkback_store.machine.operations import BeginCompensation, EndCompensation
@@ -26,6 +27,7 @@ RUNNING, COMPENSATED, REVIEW = "running", "compensated", "review"
 
 def load(hold: Hold) -> Protocol[Record]:
     history = yield Look(lambda store: store.history(hold.run_id))
+    hold.known = history.run["head_seq"]
     return Record(history)
 
 
@@ -104,11 +106,18 @@ def _request(hold: Hold, record: Record, row: Row) -> Request | Person:
     if tool is None:
         return Person(Why.COMPENSATION_FAILED, f"{row['compensate']}, which undoes {row['tool']}, is not in this app")
     what = record.undone(row["step"])
-    args = hold.registry.undo_args(tool, undone or tool, dict(what.args), what.result)
+    try:
+        args = tool.validate(hold.registry.undo_args(tool, undone or tool, dict(what.args), what.result))
+    except BadArguments as bad:
+        return Person(Why.COMPENSATION_FAILED, f"{tool.name} cannot be called to undo step {row['step']}: {bad}")
+    step = _step_for(record, row)
+    tried = record.operation(row["compensated_by"]) if row["compensated_by"] is not None else None
+    if tried is not None and tried["step"] != step and tried["touched"] > record.resumed_at:
+        return Person(Why.COMPENSATION_FAILED, f"{tool.name} did not undo step {row['step']}: {tried['error']}")
     return Request(
-        step=_step_for(record, row),
+        step=step,
         tool=tool,
-        args=tool.validate(args),
+        args=args,
         rule=approval_rule(tool) if tool.needs_approval(args) else None,
         undoes=what,
     )
@@ -168,12 +177,14 @@ def position(step: str) -> tuple[int, ...]:
 def _end(hold: Hold, begun: dict[str, object]) -> Protocol[None]:
     then = begun.get("then", RUNNING)
     outcome = RunStatus.COMPENSATED if then == COMPENSATED else RunStatus.RUNNING
-    yield from commit(hold, EndCompensation(**hold.by, outcome=outcome, detail=str(begun["cause"])))
+    end = EndCompensation(**hold.by, outcome=outcome, detail=str(begun["cause"]))
+    if then == REVIEW:  # in one commit, or a crash in between would let the run go on
+        detail = f"{begun['scope']} was undone ({begun['cause']}); resume the run to go on without it, or cancel it"
+        yield from commit(hold, end, NeedOperator(**hold.by, why=Why.REVIEW, detail=detail))
+        raise Parked(f"run {hold.run_id!r} asks what is to become of it")
+    yield from commit(hold, end)
     if then == COMPENSATED:
         raise Parked(f"run {hold.run_id!r} is compensated")
-    if then == REVIEW:
-        detail = f"{begun['scope']} was undone ({begun['cause']}); resume the run to go on without it, or cancel it"
-        yield from parking.ask(hold, Person(Why.REVIEW, detail), None)
 
 
 __all__ = ["COMPENSATED", "REVIEW", "RUNNING", "begin", "begin_as_decided", "carry_on", "in_scope", "load", "undoable"]

@@ -6,21 +6,22 @@ own code run, from its beginning, on recorded steps. All of it is protocols; a d
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import traceback
 from typing import Any
 
 import orjson
 
 from walkback import compensation, parking
 from walkback.agents import Agent
+from walkback.drivers.base import traceback_of, words_of
 from walkback.errors import LeaseLost, RunLeft, Stopping, UnknownAgent
 from walkback.flight import Flight, look_again, recover
 from walkback.record import Record
 from walkback.run import Driver, Run, fingerprint_of
 from walkback.terms import Hold, Person, Rest, Stop, Waiting, commit, unknown_rest
 from walkback.wishes import Branches, Look, Now, Protocol
-from walkback_store.errors import IllegalTransition, PreconditionFailed, StaleFence, ValueRefused
+from walkback_store.errors import IllegalTransition, PreconditionFailed, StaleFence, StoreError, ValueRefused
 from walkback_store.log import Row
 from walkback_store.machine.operations import CarryOutRetry
 from walkback_store.machine.people import CarryOutResume
@@ -31,7 +32,6 @@ from walkback_store.words import OperationStatus, RunStatus, Why
 O = OperationStatus  # noqa: E741
 MAX_CRASHES = 3
 """A run that took so many workers with it, one after another, is looked at by a person before it gets another."""
-MAX_TRACEBACK = 8_000
 
 
 class Execution:
@@ -39,6 +39,8 @@ class Execution:
         self.hold = hold
         self.agent = agent
         self.driver = driver
+        self.lost = False
+        """Somebody else has the run, or the store is in trouble."""
 
     # --- two ways to run the agent's code ------------------------------------------------------------------------
 
@@ -48,12 +50,14 @@ class Execution:
             run = self.driver.run(self._guarded(self._prepare()))
             try:
                 output = run._agent.function(run, **run._record.input())
-            except Exception as error:
-                self.driver.run(self._guarded(self._fail(run, error)))
+            except BaseException as error:
+                self.driver.run(self._guarded(self._fail(run, self._failure(run, error))))
             else:
                 self.driver.run(self._guarded(self._finish(run, output)))
         except Stopping:
             self.driver.run(self._release())
+        except LeaseLost:
+            self.lost = True
         except RunLeft:
             pass
 
@@ -62,21 +66,35 @@ class Execution:
             run = await self.driver.run(self._guarded(self._prepare()))
             try:
                 output = await run._agent.function(run, **run._record.input())
-            except Exception as error:
-                await self.driver.run(self._guarded(self._fail(run, error)))
+            except BaseException as error:
+                await self.driver.run(self._guarded(self._fail(run, self._failure(run, error))))
             else:
                 await self.driver.run(self._guarded(self._finish(run, output)))
         except Stopping:
             await self.driver.run(self._release())
+        except LeaseLost:
+            self.lost = True
         except RunLeft:
             pass
+
+    def _failure(self, run: Run, error: BaseException) -> BaseException:
+        """What the agent failed with; or how its run left, however the agent wrapped that up."""
+        if run._left is not None:
+            raise run._left
+        if isinstance(error, RunLeft) or (isinstance(error, asyncio.CancelledError) and self.driver.stopping):
+            raise error
+        if isinstance(error, Exception | asyncio.CancelledError | SystemExit):
+            return error
+        raise error
 
     @staticmethod
     def _guarded(protocol: Protocol[Any]) -> Protocol[Any]:
         try:
             return (yield from protocol)
-        except StaleFence as stale:
-            raise LeaseLost(str(stale)) from stale
+        except (ValueRefused, IllegalTransition, PreconditionFailed):
+            raise
+        except StoreError as error:  # taken over, or the store is in trouble: it is taken up again
+            raise LeaseLost(str(error)) from error
 
     def _release(self) -> Protocol[None]:
         """Hand the run back, so that another worker need not wait for a lease."""
@@ -197,14 +215,13 @@ class Execution:
             return
         yield from commit(self.hold, FinishRun(**self.hold.by, output=given, state=run._encoded()))
 
-    def _fail(self, run: Run, error: Exception) -> Protocol[None]:
+    def _fail(self, run: Run, error: BaseException) -> Protocol[None]:
         yield from run._quiet()
         left = run._unused_steps()
         if left:
-            actual = f"the agent raised {type(error).__name__}: {error}"
+            actual = f"the agent raised {type(error).__name__}: {words_of(error)}"
             yield from run._diverged(left[0], run._record.described(left[0]), actual)
-        text = "".join(traceback.format_exception(error))
-        data: dict[str, Any] = {"step": str(run.step), "traceback": text[-MAX_TRACEBACK:]}
+        data: dict[str, Any] = {"step": str(run.step), "traceback": traceback_of(error)}
         for name in ("tool", "error_class", "error", "reason"):
             if isinstance(value := getattr(error, name, None), str) and value:
                 data[f"of_{name}"] = value
@@ -215,7 +232,7 @@ class Execution:
         fail = FailRun(
             **self.hold.by,
             error_class=type(error).__name__,
-            message=str(error)[:2000],
+            message=words_of(error),
             fingerprint=fingerprint_of(error),
             data=data,
             state=state,

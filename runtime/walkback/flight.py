@@ -341,7 +341,9 @@ def _start_attempt(hold: Hold, flight: Flight, proven: bool) -> Protocol[Rest | 
         now = yield Now()
         deadline = now + timeout_of(tool)
         try:
-            yield from commit(hold, StartAttempt(**hold.by, step=step, worker=hold.worker, deadline=deadline))
+            yield from commit(
+                hold, StartAttempt(**hold.by, step=step, worker=hold.worker, deadline=deadline, proven=proven)
+            )
         except BreakerOpen as breaker:
             rest = yield from probe(hold, step, breaker, now, deadline)
             if rest is not None:

@@ -28,7 +28,8 @@ def rest(hold: Hold, rests: Sequence[Rest], state: bytes | None) -> Protocol[lis
     times = [w.wake_at for w in waits if w.wake_at is not None]
     # What others have to wake it for is named; a time or an approval wakes it whatever it says.
     first = min(waits, key=lambda w: (not w.waits_for.startswith((FREEZE, IDENTITY)), w.wake_at or 1 << 62))
-    park = ParkRun(**hold.by, waits_for=first.waits_for, wake_at=min(times, default=None), state=state)
+    wake_at = min(times, default=None)
+    park = ParkRun(**hold.by, waits_for=first.waits_for, wake_at=wake_at, known=hold.known, state=state)
     yield from commit(hold, park)
     raise Parked(f"run {hold.run_id!r} waits for {first.waits_for}")
 

@@ -42,6 +42,7 @@ from walkback.terms import (
     unknown_rest,
 )
 from walkback.wishes import (
+    Answered,
     CannotObserve,
     Commit,
     Enter,
@@ -54,6 +55,7 @@ from walkback_store.errors import (
     BreakerOpen,
     Frozen,
     IdentityTaken,
+    IllegalTransition,
     KeyConflict,
     PreconditionFailed,
     StopRequested,
@@ -229,7 +231,10 @@ def _go_on_after_asking(hold: Hold, request: Request, fold: Fold, known: Known) 
     step, now = request.step, (yield Now())
     if approval["expires_at"] is not None and approval["expires_at"] <= now:
         expire = ExpireApproval(actor=hold.actor, run_id=hold.run_id, step=step, n=approval["n"])
-        yield from commit(hold, expire)
+        try:
+            yield from commit(hold, expire)
+        except (IllegalTransition, PreconditionFailed):  # somebody decided at the last moment
+            return Waiting(f"approval:{step}", now + PATIENCE)
         detail = yield Look(lambda store: store.operation(hold.run_id, step))
         known.operation, known.rule = detail.operation, APPROVAL_EXPIRED
         return known.rest()
@@ -237,7 +242,10 @@ def _go_on_after_asking(hold: Hold, request: Request, fold: Fold, known: Known) 
         return Waiting(f"approval:{step}", approval["expires_at"])
     if approval["not_before"] is not None and approval["not_before"] > now:
         return Waiting(f"approval:{step}", approval["not_before"])
-    args = request.args if known.edited_args is None else known.edited_args
+    args = dict(known.asked["args"]) if known.edited_args is None else known.edited_args
+    if known.edited_args is not None and request.tool.identity_of(args) != known.operation["identity"]:
+        detail = "the edited arguments are about something else than what was asked; take the approval back"
+        return Person(Why.REVIEW, detail, step, {"identity": known.operation["identity"]})
     seen, recorded = None, known.asked.get("preconditions")
     row = known.operation
     if request.tool.preconditions is not None:
@@ -255,6 +263,8 @@ def _go_on_after_asking(hold: Hold, request: Request, fold: Fold, known: Known) 
     if known.edited_args is not None and row["identity"] is None:
         key = key_of(hold.run_id, step, request.tool.name, request.tool.args_hash(args))
     call_ = contract(request, args, key, now, row["identity"], recorded)
+    if row["attempts"]:
+        call_.key_until = row["key_until"]  # the other side counts from the first attempt
     doubt = bool(row["attempts"]) and row["evidence"] != Evidence.ABSENT
     return (yield from _dispatch(hold, request, call_, digest, None, fold, row["attempts"], doubt))
 
@@ -287,7 +297,7 @@ def _dispatch(
     while True:
         now = yield Now()
         deadline = now + timeout_of(tool)
-        if call_.key_until is not None:
+        if call_.key_until is not None and not attempts:
             call_.key_until = key_until_of(tool, now)
         intent = Intend(
             **hold.by, step=step, call=call_, worker=hold.worker, deadline=deadline, digest=digest, state=state
@@ -322,4 +332,7 @@ def _dispatch(
         undoes=request.undoes,
         preconditions=call_.preconditions,
     )
+    if doubt and not flight.key_holds(now):  # while a person was asked, the other side has forgotten the key
+        words = "the other side no longer knows its key, and an earlier attempt may have happened; it was not made"
+        flight.answer = Answered(Answer.NONE, error_class="KeyRunOut", error=words, sent=False)
     return (yield from fly(hold, flight, fold))

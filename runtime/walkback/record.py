@@ -158,7 +158,7 @@ class Record:
             undoes=self.undone(row["compensates"]) if row["compensates"] is not None else None,
             preconditions=intent.data.get("preconditions"),
             evidence=None if row["evidence"] is None else Evidence(row["evidence"]),
-            doubt=row["attempts"] > 1 and row["evidence"] != Evidence.ABSENT,
+            doubt=self._in_doubt(row),
         )
         results = self.events(step, "tool_result")
         if last["status"] != "running" and results:
@@ -182,9 +182,21 @@ class Record:
         )
         return flight
 
+    def _in_doubt(self, row: Row) -> bool:
+        """Whether an attempt before the last one may have happened."""
+        if row["attempts"] < 2:
+            return False
+        began = self.events(row["step"], "intent", "attempt")[-1]
+        return not began.data.get("proven", False)
+
     def _budget_from(self, row: Row, last: Row) -> int:
-        """The time for which nobody worked on a run, or a person had it, is not taken from an operation's budget."""
+        """The time for which nobody worked on a run, a person had it, or a freeze held it up, costs no budget."""
         resumed = max((e.at for e in self.events(None, "recovery")), default=0)
+        for wait in self.events(None, "wait"):
+            if "woken" in wait.data:
+                resumed = max(resumed, wait.at)
+            elif str(wait.data.get("waits_for")).startswith("freeze:"):
+                resumed = max(resumed, wait.data.get("wake_at") or 0)
         began = last["ended_at"] if last["status"] == "abandoned" else row["started_at"]
         return max(int(began), resumed)
 
@@ -195,6 +207,11 @@ class Record:
         for event in self.events(step, "intent"):
             args = event.data["args"]
         return Undone(step=step, tool=row["tool"], args=dict(args or {}), result=result)  # type: ignore[call-overload]
+
+    @property
+    def resumed_at(self) -> int:
+        """The event with which a person last let the run go on."""
+        return max((e.seq for e in self.events(None, "recovery")), default=0)
 
     # --- compensation --------------------------------------------------------------------------------------------
 

@@ -49,8 +49,8 @@ class Retry:
             raise ValueError(f"cap ({self.cap}) is shorter than base ({self.base}); swap them, or raise cap.")
         if not _is_number(self.tokens) or self.tokens < 1:
             raise ValueError(f"tokens is {self.tokens!r}; it must be at least 1. For no retries: attempts=1.")
-        if not _is_number(self.tokens_per_second) or self.tokens_per_second < 0:
-            raise ValueError(f"tokens_per_second is {self.tokens_per_second!r}; it must be a number from 0 up.")
+        if not _is_number(self.tokens_per_second) or self.tokens_per_second <= 0:
+            raise ValueError(f"tokens_per_second is {self.tokens_per_second!r}; it must be a number above 0.")
         object.__setattr__(self, "stop", exception_classes("stop", self.stop))
 
     def delay(self, attempt: int, jitter: float) -> timedelta:

@@ -9,8 +9,10 @@ that is not what the record says parks the run as diverged: it never runs a seco
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -41,7 +43,7 @@ from walkback.record import Record
 from walkback.terms import SECOND, Fold, Hold, Person, Request, Settled, Waiting, approval_rule, commit, micros, moment
 from walkback.tools import Tool
 from walkback.wishes import Await, Branches, Entropy, Jitter, Look, Now, Protocol, Wait
-from walkback_store.errors import StaleFence
+from walkback_store.errors import Refused, StaleFence, StoreError, ValueRefused
 from walkback_store.log import Row
 from walkback_store.machine.runs import ConsumeSignal, DeclarePlan, RecordStep, stop_requested
 from walkback_store.values import encode, plain
@@ -56,6 +58,11 @@ class Driver(Shape):
     """Runs a protocol: at once, or as something to await."""
 
     is_async: bool
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker is asked to end."""
+        ...
 
     def run(self, protocol: Protocol[Any]) -> Any: ...
 
@@ -96,6 +103,7 @@ class Run:
         self._busy = False
         self._left: RunLeft | None = None
         self._scopes: list[str] = []
+        self._entered: Counter[str] = Counter()
         self._twins: dict[tuple[str, str], str] = {}
         self._undone = {
             str(u["scope"]).removeprefix("transaction:")
@@ -162,7 +170,8 @@ class Run:
         prepared = [(self._tool(c.tool), c.args) for c in calls]
         valid = [(tool, tool.validate(args)) for tool, args in prepared]
         block = yield from self._block(len(valid))
-        requests, knowns = [], []
+        requests: list[Request] = []
+        knowns = []
         for i, (tool, args) in enumerate(valid, 1):
             step = f"{block}.{i}"
             row = self._record.step(step)
@@ -170,7 +179,11 @@ class Run:
                 yield from self._match(step, row, "call", tool.name)
             known = yield from self._known(step, row, tool, args)
             knowns.append(known)
-            requests.append(self._request(step, tool, args, known))
+            request = self._request(step, tool, args, known)
+            twin = next((r.step for r in requests if same_call(r, request)), None)
+            if known is None and request.rule is None and twin is not None and asks_about_twins(tool):
+                request.rule = f"the same call as step {twin} of this run"
+            requests.append(request)
         state = self._encoded()
         branches = [
             perform(self._hold, request, state, None, known) for request, known in zip(requests, knowns, strict=True)
@@ -209,8 +222,11 @@ class Run:
         if isinstance(name, Tool):
             known = registry.find(name.name, name.version)
             if known is None:
-                registry.add(name)
-            elif known is not name:
+                raise UnknownTool(
+                    f"tool {name.name!r} v{name.version} is not known to this app, so recovery could not find it after "
+                    "a crash. Nothing was called; add it to App(tools=[...])."
+                )
+            if known is not name:
                 raise DefinitionError(
                     f"there are two tools called {name.name!r} v{name.version} in this app, and recovery could call "
                     "the wrong one. Nothing was called; give one of them another name or version."
@@ -232,7 +248,7 @@ class Run:
     def _rule(self, step: str, tool: Tool, args: dict[str, object]) -> str | None:
         if tool.needs_approval(args):
             return approval_rule(tool)
-        if tool.effect == Effect.WRITE and not tool.repeatable and tool.identity is None:
+        if asks_about_twins(tool):
             twin = self._twins.get((tool.name, tool.args_hash(args)))
             if twin is not None and twin != step:
                 return f"the same call as step {twin} of this run"
@@ -456,7 +472,10 @@ class Run:
         return Transaction(self, name)
 
     def _enter(self, name: str) -> str:
-        self._scopes.append(f"{name}@{self._n}")
+        scope = f"{name}@{self._n}"
+        self._entered[scope] += 1
+        times = self._entered[scope]
+        self._scopes.append(scope if times == 1 else f"{scope}~{times}")
         return "/".join(self._scopes)
 
     def _leave(self, scope: str, error: BaseException | None) -> Protocol[None]:
@@ -465,13 +484,14 @@ class Run:
             if error is None:
                 raise self._as_recorded(scope)
             return
-        if error is None or not isinstance(error, Exception) or self._left is not None:
+        if error is None or self._left is not None or not isinstance(error, Exception | asyncio.CancelledError):
             return
         record = yield from compensation.load(self._hold)
         within = compensation.in_scope(record.operations(), scope)
         cause = f"{type(error).__name__}: {error}"[:500]
         rows = yield from compensation.begin(self._hold, f"transaction:{scope}", within, cause)
-        self._undone.add(scope)
+        if rows:
+            self._undone.add(scope)
         for key in [key for key, step in self._twins.items() if any(row["step"] == step for row in rows)]:
             del self._twins[key]
 
@@ -495,9 +515,11 @@ class Run:
         self._busy = True
         try:
             return (yield from protocol)
-        except StaleFence as stale:
-            self._left = LeaseLost(str(stale))
-            raise self._left from stale
+        except StoreError as error:
+            if isinstance(error, ValueRefused) or (isinstance(error, Refused) and not isinstance(error, StaleFence)):
+                raise
+            self._left = LeaseLost(str(error))  # the store's trouble is not the agent's: the run is taken up again
+            raise self._left from error
         except RunLeft as left:
             self._left = left
             raise
@@ -619,7 +641,18 @@ class Transaction:
     ) -> None:
         if isinstance(error, RunLeft) or self._run._left is not None:
             return
+        if isinstance(error, asyncio.CancelledError) and self._run._driver.stopping:
+            return  # the worker ends, and not the work
         await self._run._do(self._run._leave(self._scope, error))
+
+
+def asks_about_twins(tool: Tool) -> bool:
+    """Whether the same call twice in one run is put before a person."""
+    return tool.effect == Effect.WRITE and not tool.repeatable and tool.identity is None
+
+
+def same_call(one: Request, other: Request) -> bool:
+    return (one.tool.name, one.args_hash) == (other.tool.name, other.args_hash)
 
 
 def differing(recorded: bytes, actual: bytes, limit: int = 20) -> tuple[dict[str, object], dict[str, object]]:

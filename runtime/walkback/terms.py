@@ -40,6 +40,8 @@ class Hold:
     row: Row
     """The run as the last commit left it."""
     registry: Registry
+    known: int = 0
+    """The last event of the run that was in its record when that was read."""
     troubled: set[str] = field(default_factory=set)
     """Services that did not answer lately, as far as this worker knows: an answer of theirs is worth recording."""
 

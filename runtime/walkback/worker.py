@@ -26,7 +26,6 @@ from walkback.agents import Agent
 from walkback.drivers.aio import AsyncDriver, Committer, EventLoop
 from walkback.drivers.base import Workplace
 from walkback.drivers.threads import ThreadDriver, Watch
-from walkback.errors import LeaseLost
 from walkback.execution import Execution
 from walkback.terms import SECOND, Hold
 from walkback.testing.faults import Faults
@@ -42,6 +41,8 @@ LEASE = 30.0
 CONCURRENCY = 10
 TURN = 0.05
 """Seconds between two looks at what hangs."""
+REST = 2.0
+"""Seconds for which a run that was left because of the store is not taken up again."""
 SLOWEST = 0.25
 """Seconds between two questions for runs to claim, when there were none for a while."""
 CHORES_EVERY = 1.0
@@ -121,6 +122,9 @@ class Worker:
         self._lost = threading.Event()
         self._bell = threading.Event()
         self._next_chores = 0.0
+        self._full = False
+        self._resting: dict[str, float] = {}
+        """Runs that were left because of the store, and until when they are left alone."""
 
     @property
     def name(self) -> str:
@@ -157,7 +161,8 @@ class Worker:
         self._lost.clear()
         self._place.worker = name
         pid = os.getpid()
-        self._store.do(
+        asked = time.time_ns() // 1000
+        registered = self._store.do(
             RegisterWorker(
                 actor=f"worker:{name}",
                 worker=name,
@@ -169,6 +174,7 @@ class Worker:
                 lease=int(self._lease * SECOND),
             )
         )
+        self._place.heard([registered], asked)
         done = threading.Event()
         beats = threading.Thread(target=self._beat, args=(name, done), name="walkback-beat", daemon=True)
         beats.start()
@@ -249,21 +255,31 @@ class Worker:
     def _wake_held_up(self) -> int:
         """Runs that waited for a freeze to be lifted, or for the outcome of another run's operation."""
         woken = 0
-        for row in self._store.held_up():
-            with contextlib.suppress(Refused):  # it still is; or somebody else was faster
-                self._store.do(WakeRun(actor=f"worker:{self.name}", run_id=row["run_id"]))
-                woken += 1
+        page = self._store.held_up()
+        while page:
+            for row in page:
+                with contextlib.suppress(Refused):  # it still is; or somebody else was faster
+                    self._store.do(WakeRun(actor=f"worker:{self.name}", run_id=row["run_id"]))
+                    woken += 1
+            page = self._store.held_up(after=page[-1]["run_id"])
         return woken
 
     # --- runs ----------------------------------------------------------------------------------------------------
 
     def _claim(self) -> int:
-        free = self._concurrency - len(self._sessions) - len(self._hung) - self._place.left_behind
+        hanging = len(self._hung) + self._place.left_behind
+        free = self._concurrency - len(self._sessions) - hanging
+        if hanging >= self._concurrency and not self._full:
+            log.error("every place of worker %s is taken by a call that does not come back: restart it", self.name)
+        self._full = hanging >= self._concurrency
         wanted = self._wanted()
         if free < 1 or not wanted:
             return 0
+        asked, now = time.time_ns() // 1000, time.monotonic()
+        self._resting = {run_id: until for run_id, until in self._resting.items() if until > now}
         try:
-            claims = self._store.claim(self.name, wanted, free, holding=set(self._sessions))
+            claims = self._store.claim(self.name, wanted, free, holding={*self._sessions, *self._resting})
+            self._place.heard(claims, asked)
         except StaleFence:
             self._lost.set()
             self._place.stopping.set()
@@ -306,7 +322,7 @@ class Worker:
             self._store.do(release)
 
     def _start(self, run: dict[str, Any], hung: frozenset[str] = frozenset()) -> None:
-        hold = Hold(run["run_id"], self.name, run, self._registry, self._troubled)
+        hold = Hold(run["run_id"], self.name, run, self._registry, troubled=self._troubled)
         agent = self._crew.get(run["agent"], run["agent_version"])
         session = Session(hold, Watch())
         session.watch.hung = hung
@@ -327,22 +343,25 @@ class Worker:
     def _carry(self, execution: Execution) -> None:
         try:
             execution.run()
-        except LeaseLost:
-            pass
         except BaseException as error:
             self._explain(execution.hold, error)
         finally:
+            self._left(execution)
             self._bell.set()
 
     async def _carry_async(self, execution: Execution) -> None:
         try:
             await execution.run_async()
-        except LeaseLost:
-            pass
         except asyncio.CancelledError:  # the worker ends, and others take the run over
             raise
         except BaseException as error:
             await asyncio.to_thread(self._explain, execution.hold, error)
+        finally:
+            self._left(execution)
+
+    def _left(self, execution: Execution) -> None:
+        if execution.lost:
+            self._resting[execution.hold.run_id] = time.monotonic() + REST
 
     def _explain(self, hold: Hold, error: BaseException) -> None:
         """Something that is nobody's business but ours: it must neither be lost nor tried for ever."""
@@ -372,6 +391,6 @@ class Worker:
         except StoreError as error:
             log.warning("run %s could not be taken up again: %s", session.hold.run_id, error)
             return
-        hung = session.watch.hung | {step for what, step in overdue if what == "verify"}
+        hung = session.watch.hung | {step for what, step in overdue if what != "call"}
         if done.run is not None:
             self._start(done.run, frozenset(hung))

@@ -82,7 +82,13 @@ class EventLoop:
                     raise TimeoutError(self.TIMED_OUT) from None
                 raise
 
-        return self.spawn(work).result()
+        async def kept() -> _Kept:
+            return await _kept(work())
+
+        ended: _Kept = self.spawn(kept).result()
+        if ended.error is not None:
+            raise ended.error
+        return ended.value
 
     def close(self) -> None:
         """Whatever is still on the loop is cancelled: its runs are in the store, and others take them over."""
@@ -177,8 +183,25 @@ class AsyncDriver:
         self._committer = committer
         self._entered: list[Tool] = []
 
+    @property
+    def stopping(self) -> bool:
+        return self._place.stopping.is_set()
+
     def run(self, protocol: Protocol[Any]) -> Any:
-        return self._run(protocol)
+        return self._whole(protocol)
+
+    async def _whole(self, protocol: Protocol[Any]) -> Any:
+        """A step is never cut in half: whoever cancels it, such as a timeout of the agent's own, waits for its end."""
+        step = asyncio.ensure_future(_kept(self._run(protocol)))
+        try:
+            done = await asyncio.shield(step)
+        except asyncio.CancelledError:
+            if not self.stopping:
+                await step
+            raise
+        if done.error is not None:
+            raise done.error
+        return done.value
 
     async def _run(self, protocol: Protocol[Any]) -> Any:
         try:
@@ -187,8 +210,8 @@ class AsyncDriver:
                 try:
                     answer = await self._grant(wish)
                 except LeaseLostInCommit as lost:
-                    raise LeaseLost(str(lost)) from lost
-                except Exception as error:
+                    wish = protocol.throw(LeaseLost(str(lost)))
+                except (Exception, RunLeft) as error:  # the protocol has to know, whatever the agent catches
                     wish = protocol.throw(error)
                 else:
                     wish = protocol.send(answer)
@@ -218,7 +241,7 @@ class AsyncDriver:
             case Observe():
                 return await self._observe(wish)
             case Look():
-                return await asyncio.to_thread(wish.question, place.store)
+                return await asyncio.to_thread(place.ask, wish.question)
             case Wait():
                 return await self._wait(wish)
             case Await():
@@ -340,7 +363,7 @@ class AsyncDriver:
         except (RunLeft, asyncio.CancelledError):
             raise
         except BaseException as error:
-            raise CannotObserve(f"{type(error).__name__}: {error}") from error
+            raise CannotObserve(f"{type(error).__name__}: {base.words_of(error)}") from error
 
     async def _ask(self, tool: Tool, function: Any, op: Any) -> object:
         async with asyncio.timeout(tool.timeout):

@@ -7,9 +7,9 @@ import random
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 from walkback.errors import LeaseLost, Stopping
 from walkback.evidence import Evidence, cannot_tell
@@ -18,12 +18,13 @@ from walkback.testing.faults import Faults
 from walkback.tools import Tool
 from walkback.wishes import Answered, Commit
 from walkback_store.engine import Committed
-from walkback_store.errors import CommitUnknown, StoreBusy, StoreError, Unreachable, ValueRefused
+from walkback_store.errors import CommitUnknown, StoreBusy, StoreError, TooSlow, Unreachable, ValueRefused
 from walkback_store.leases import boot_id, known_dead
 from walkback_store.store import Store
 from walkback_store.values import plain
 from walkback_store.words import Answer, WorkerStatus
 
+T = TypeVar("T")
 SECONDS = SECOND
 GIVE_UP_AFTER = 60.0
 """Seconds for which a commit is tried while the store does not answer; then the run is left to whoever takes it."""
@@ -97,6 +98,17 @@ class Workplace:
                 self.heard([r for r in results if isinstance(r, Committed)], since)
                 return results
 
+    def ask(self, question: Callable[[Store], T]) -> T:
+        """What the store says; a store that does not answer for a while is asked again."""
+        until = time.monotonic() + GIVE_UP_AFTER
+        while True:
+            try:
+                return question(self.store)
+            except (Unreachable, StoreBusy, TooSlow) as error:
+                if time.monotonic() > until:
+                    raise LeaseLost(f"the store does not answer: {error}") from error
+                time.sleep(PAUSE)
+
     # --- tools with limited concurrency ----
 
     def enter(self, tool: Tool, *, wait: bool = True) -> bool:
@@ -132,14 +144,34 @@ def acknowledged(output: object) -> Answered:
 def raised(tool: Tool, error: BaseException) -> Answered:
     """Only an error that the tool declares definite proves that nothing happened."""
     kind = Answer.REJECTED if isinstance(error, tool.definite) else Answer.AMBIGUOUS
-    text = "".join(traceback.format_exception(error))
     return Answered(
         kind,
         error_class=type(error).__name__,
-        error=str(error)[:MAX_ERROR] or repr(error)[:MAX_ERROR],
+        error=words_of(error),
         stop=tool.retry.stops(error),
-        data={"traceback": text[-MAX_TRACEBACK:]},
+        data={"traceback": traceback_of(error)},
     )
+
+
+def words_of(error: BaseException) -> str:
+    """What an exception says, as text that can be stored, whatever its author did."""
+    try:
+        text = str(error) or repr(error)
+    except Exception:
+        text = f"a {type(error).__name__} that cannot be put in words"
+    return storable(text)[:MAX_ERROR]
+
+
+def traceback_of(error: BaseException) -> str:
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception:
+        text = "".join(traceback.format_tb(error.__traceback__))
+    return storable(text)[-MAX_TRACEBACK:]
+
+
+def storable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def no_answer(tool: Tool) -> Answered:
@@ -160,7 +192,7 @@ def found(given: object) -> Evidence:
 
 
 def could_not_look(error: BaseException) -> Evidence:
-    return cannot_tell(f"{type(error).__name__}: {error}"[:MAX_ERROR])
+    return cannot_tell(f"{type(error).__name__}: {words_of(error)}")
 
 
 def is_awaitable(given: object) -> TypeGuard[Awaitable[Any]]:

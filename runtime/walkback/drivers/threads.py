@@ -49,8 +49,10 @@ class Watch:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._calls: dict[int, tuple[int, str, str]] = {}
+        self.branches = 1
+        """How many threads of this run are at work."""
         self.hung: frozenset[str] = frozenset()
-        """Steps whose verify did not come back in an earlier thread of this run."""
+        """Steps whose verify or preconditions did not come back in an earlier thread of this run."""
 
     @contextmanager
     def over(self, deadline: int, what: str, step: str) -> Iterator[None]:
@@ -64,13 +66,22 @@ class Watch:
                 self._calls.pop(token, None)
 
     def overdue(self, now: int) -> list[tuple[str, str]]:
-        """What and which step, of every call whose deadline has passed."""
+        """What and which step, when every branch of the run is in a call whose deadline has passed."""
         with self._lock:
-            return [(what, step) for deadline, what, step in self._calls.values() if deadline <= now]
+            late = [(what, step) for deadline, what, step in self._calls.values() if deadline <= now]
+            return late if len(late) >= self.branches else []
+
+    def branch_out(self, by: int) -> None:
+        with self._lock:
+            self.branches += by
 
 
 class ThreadDriver:
     is_async = False
+
+    @property
+    def stopping(self) -> bool:
+        return self._place.stopping.is_set()
 
     def __init__(self, place: Workplace, watch: Watch, loop: EventLoop) -> None:
         self._place = place
@@ -100,7 +111,7 @@ class ThreadDriver:
             while True:
                 try:
                     answer = grants[type(wish)](wish)
-                except Exception as error:
+                except (Exception, RunLeft) as error:  # the protocol has to know, whatever the agent catches
                     wish = protocol.throw(error)
                 else:
                     wish = protocol.send(answer)
@@ -126,7 +137,7 @@ class ThreadDriver:
         return done
 
     def _look(self, wish: Look) -> object:
-        return wish.question(self._place.store)
+        return self._place.ask(wish.question)
 
     # --- the world -----------------------------------------------------------------------------------------------
 
@@ -197,12 +208,14 @@ class ThreadDriver:
             return base.could_not_look(error)
 
     def _observe(self, wish: Observe) -> object:
+        if wish.op.step in self._watch.hung:
+            raise CannotObserve(f"it did not answer within {wish.tool.timeout:g} s")
         try:
             return plain(self._ask(wish.tool, wish.tool.preconditions, wish, "observe"))
         except RunLeft:
             raise
         except BaseException as error:
-            raise CannotObserve(f"{type(error).__name__}: {error}") from error
+            raise CannotObserve(f"{type(error).__name__}: {base.words_of(error)}") from error
 
     def _ask(self, tool: Tool, function: Any, wish: Verify | Observe, what: str) -> object:
         deadline = self._place.now() + int(tool.timeout * base.SECONDS)
@@ -241,13 +254,17 @@ class ThreadDriver:
                 results[i] = ThreadDriver(self._place, self._watch, self._loop).run(wish.protocols[i])
             except BaseException as error:
                 errors.append(error)
+            finally:
+                self._watch.branch_out(-1)
 
+        self._watch.branch_out(len(wish.protocols) - 1)
         threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(1, len(wish.protocols))]
         for thread in threads:
             thread.start()
         work(0)
         for thread in threads:
             thread.join()
+        self._watch.branch_out(1)
         for error in sorted(errors, key=lambda e: not isinstance(e, RunLeft)):
             raise error
         return results

@@ -1,7 +1,7 @@
 """Faults on purpose: crash here, lose this answer, delay that one.
 
-A fault names a point of the protocol, and what goes wrong there. Points are named after the wishes: `commit:Intend`,
-`commit:Settle`, `call`, `verify`, `wait` and so on. These are for real workers; the simulator has a `Plan` of its own.
+A fault names a point of the protocol, and what goes wrong there: a commit, such as `commit:Intend` or `commit:Settle`,
+a `call` or a `verify`. These are for real workers; the simulator has a `Plan` of its own.
 
 >>> from walkback.testing import Faults
 >>> faults = Faults().crash("call", when="after", tool="send_mail")

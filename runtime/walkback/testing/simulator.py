@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from walkback.drivers import base
-from walkback.errors import RunLeft
+from walkback.errors import RunLeft, Stopping
 from walkback.evidence import Evidence
 from walkback.execution import Execution
 from walkback.terms import SECOND, Hold
@@ -59,7 +59,15 @@ MOST_TIME = 7 * 24 * 3600 * SECOND
 FREE = (Now, Jitter, Entropy, IsDead, Enter)
 """Wishes with which nothing can go wrong that would not go wrong at the next one."""
 
-PROCESS = ("crash", "commit lost", "lease lost", "frozen briefly", "frozen past the deadline", "frozen for long")
+PROCESS = (
+    "crash",
+    "commit lost",
+    "lease lost",
+    "asked to stop",
+    "frozen briefly",
+    "frozen past the deadline",
+    "frozen for long",
+)
 """What can happen to a worker at a wish."""
 CALLS = (
     "response lost", "request lost", "late response", "lands late", "error before", "error after", "definite error",
@@ -124,6 +132,7 @@ class _Actor:
         """0: ready; a time: not before; None: nothing to do."""
         self.dead = False
         self.lost = False
+        self.stopping = False
         self.work: Callable[[], None] | None = None
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._live, name=f"sim-{name}", daemon=True)
@@ -295,6 +304,7 @@ class Simulation:
             hold = Hold(run["run_id"], actor.name, run, self._registry)
             agent = next(a for (name, _), a in self._crew.agents.items() if name == run["agent"])
             driver = SimDriver(self, actor)
+            actor.stopping = False
             actor.work = Execution(hold, agent, driver).run
             actor.wake_at = 0
         return bool(claims)
@@ -366,6 +376,10 @@ class SimDriver:
 
     is_async = False
 
+    @property
+    def stopping(self) -> bool:
+        return self._actor.stopping
+
     def __init__(self, sim: Simulation, actor: _Actor) -> None:
         self._sim = sim
         self._actor = actor
@@ -376,7 +390,7 @@ class SimDriver:
             while True:
                 try:
                     answer = self._grant(wish)
-                except Exception as error:
+                except (Exception, RunLeft) as error:
                     wish = protocol.throw(error)
                 else:
                     wish = protocol.send(answer)
@@ -405,6 +419,9 @@ class SimDriver:
             raise Crashed
         if trouble == "commit lost":
             return isinstance(wish, Commit)
+        if trouble == "asked to stop":
+            actor.stopping = True
+            return False
         actor.lost = True
         sim.declare_lost(actor.name)
         pauses = {
@@ -435,8 +452,10 @@ class SimDriver:
             case Enter() | Await():
                 return None
             case Wait():
-                if wish.until > sim.clock.now:
+                if wish.until > sim.clock.now and not self.stopping:
                     self._actor.pause(wish.until)
+                if self.stopping:
+                    raise Stopping("the worker is asked to stop")
                 return None
             case Invoke():
                 return self._invoke(wish)
@@ -535,7 +554,7 @@ class SimDriver:
                 continue
             try:
                 answer = self._grant(next_wish)
-            except Exception as error:
+            except (Exception, RunLeft) as error:
                 branch.throw(error)
             else:
                 branch.send(answer)
@@ -558,7 +577,7 @@ class _Branch:
     def send(self, answer: Any) -> None:
         self._advance(lambda: self._protocol.send(answer))
 
-    def throw(self, error: Exception) -> None:
+    def throw(self, error: BaseException) -> None:
         self._advance(lambda: self._protocol.throw(error))
 
     def _advance(self, how: Callable[[], Any]) -> None:

@@ -345,6 +345,8 @@ class Intend(OnOperation):
         seq = run["head_seq"] + 1
         n = 1 if operation is None else operation["attempts"] + 1
         row = call.columns() | {"status": O.PENDING, "attempts": n, "attempting": 1, "intent_seq": seq}
+        if operation is not None:
+            row |= no_evidence(operation)
         if operation is None:
             row["started_at"] = view.now
             of_steps[self.step] = started_step(view, run, of_run, self.step, "call", call.tool)
@@ -400,6 +402,11 @@ def check_approval_holds(view: View, approval: Row, digest: str | None, what: st
         raise PreconditionFailed(f"the approval of {what} can still be taken back. Nothing was called; wait.")
 
 
+def no_evidence(operation: Row) -> dict[str, Any]:
+    """What was seen before an attempt says nothing about it."""
+    return {} if operation["evidence"] is None else {"evidence": None, "evidence_at": None}
+
+
 def attempt_started(view: View, worker: str, deadline: int | None) -> dict[str, Any]:
     row = {"status": "running", "worker": worker, "started_at": view.now}
     return row if deadline is None else row | {"deadline": deadline}
@@ -435,6 +442,8 @@ class StartAttempt(OnOperation):
 
     worker: str
     deadline: int | None = None
+    proven: bool = True
+    """Nothing of the attempts before it can have happened."""
 
     def decide(self, view: View) -> list[Draft]:
         run = self._live_run(view)
@@ -449,10 +458,10 @@ class StartAttempt(OnOperation):
             raise PreconditionFailed(f"the approval of {self.run_id}#{self.step} has expired; ask again.")
         n = operation["attempts"] + 1
         sets = {
-            "operations": {self.step: {"attempts": n, "attempting": 1}},
+            "operations": {self.step: {"attempts": n, "attempting": 1} | no_evidence(operation)},
             "attempts": {f"{self.step}/{n}": attempt_started(view, self.worker, self.deadline)},
         }
-        return [Draft(Kind.ATTEMPT, {"n": n}, sets, self.step)]
+        return [Draft(Kind.ATTEMPT, {"n": n, "proven": self.proven}, sets, self.step)]
 
 
 @dataclass(kw_only=True, slots=True)

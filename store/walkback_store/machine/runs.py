@@ -333,6 +333,8 @@ class ParkRun(OnRun):
 
     waits_for: str
     wake_at: int | None = None
+    known: int = 0
+    """The last event that the worker has taken into account: what was decided before it wakes nobody again."""
 
     def decide(self, view: View) -> list[Draft]:
         run = self._check_run(view)
@@ -348,14 +350,16 @@ class ParkRun(OnRun):
         return [Draft(Kind.WAIT, data, _sets(of_run, of_steps))]
 
     def _due(self, view: View, run: Row) -> Iterator[int]:
-        """When what has come already can be had: the signal, or any approval, whichever the run names."""
+        """When what has come already can be had: the signal, an approval, or the end that somebody asked for."""
+        if stop_requested(run) and not run["pending_operations"]:
+            yield view.now
         what, _, name = self.waits_for.partition(":")
         if what == "signal" and view.has_signal(self.run_id, name):
             yield view.now
         asked = view.awaiting(self.run_id) if run["awaiting_operations"] else []
         for step in {*asked, name} if what == "approval" else asked:
             approval = latest_approval(view, self.run_id, step)
-            if approval is not None and approval["status"] != ApprovalStatus.ASKED:
+            if approval is not None and approval["status"] != ApprovalStatus.ASKED and approval["touched"] > self.known:
                 yield max(view.now, approval["not_before"] or 0)
 
 
@@ -394,7 +398,7 @@ class WakeRun(OnRun):
 
     def _check_decided(self, view: View, identity: str) -> None:
         row = view.row("identities", STORE, identity)
-        if row is None or row["run_id"] == self.run_id:
+        if row is None:
             return
         status = owner_status(view, row)
         if status in UNDECIDED:
