@@ -1,7 +1,8 @@
 """`make demo`: a short story about a run whose worker dies at the worst moment, told with real processes.
 
 A ledger service keeps a book that the store cannot reach. A worker writes its intent, posts an invoice, and is killed
-with SIGKILL after the ledger has booked it and before the answer came. What the record cannot settle goes to a person.
+with SIGKILL after the ledger has booked it and before the answer came. What the record and the ledger together cannot
+settle goes to a person; where they can, nobody is needed. And what was done for nothing is undone.
 
 Everything is left in a folder, so that you can go on with the `walkback` command yourself.
 """
@@ -10,8 +11,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -21,18 +24,20 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from walkback_store import Store, open_store
+from examples import ledger
+from examples.story_agents import app
 from walkback_store.machine.people import RecordHappened
-from walkback_store.machine.runs import StartRun
 from walkback_store.machine.store_wide import Freeze
-from walkback_store.values import encode
 from walkback_store.words import FreezeScope
 
 WIDTH = 78
 PATIENCE = 30.0
-SHOP, ANN = "service:shop", "operator:ann"
-OURS = ("walkback.db", "walkback.db-wal", "walkback.db-shm", "ledger.jsonl")
+ANN = "operator:ann"
+APP = "examples.story_agents:app"
+OURS = ("walkback.db", "walkback.db-wal", "walkback.db-shm", "workers.log", "ledger.jsonl")
 HERE = Path(__file__).resolve().parent.parent
+LOGGED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC (?P<level>[A-Z]+: )?(?P<text>.*)", re.DOTALL)
+STARTED = re.compile(r"worker (?P<name>\S+) works on ")
 
 
 class Narrator:
@@ -66,20 +71,24 @@ class Story:
         self.folder = folder
         self.db = folder / "walkback.db"
         self.book = folder / "ledger.jsonl"
+        self.log = folder / "workers.log"
         self.n = narrator
         self.ledger_url = ""
+        self.workers = 0
 
     # --- processes -----------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def process(self, module: str, *args: str) -> Iterator[subprocess.Popen[str]]:
+    def process(self, *args: str) -> Iterator[subprocess.Popen[str]]:
         """Ended with the block, however that ends."""
         child = subprocess.Popen(
-            [sys.executable, "-m", module, *args],
+            args,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
             cwd=HERE,
+            env={**os.environ, "LEDGER_URL": self.ledger_url},
         )
         try:
             yield child
@@ -91,21 +100,52 @@ class Story:
                     with contextlib.suppress(BrokenPipeError):
                         pipe.close()
 
-    def worker(self, name: str) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
-        return self.process("examples.story_worker", name, str(self.db), self.ledger_url)
+    @contextlib.contextmanager
+    def worker(self, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+        """One run at a time, so that the story is told in order."""
+        args = ("work", APP, "--concurrency", "1", *options)
+        self.workers += 1
+        self.show_command(*args)
+        with self.process(*walkback_command(), "--store", str(self.db), *args) as child:
+            yield f"worker {self.workers}", child
 
-    def let_work(self, name: str) -> None:
+    def let_work(self) -> None:
         """Start a worker, and wait until nothing is left that it could do."""
-        with self.worker(name) as worker:
-            for line in worker.stdout or ():
-                self.n.heard(name, line.rstrip())
+        with self.worker("--until-idle") as (name, worker):
+            said = (line for line in map(self.worth_telling, worker.stdout or ()) if line)
+            for line, again in itertools.groupby(said):
+                times = sum(1 for _ in again)
+                self.n.heard(name, line if times == 1 else f"{line} ({times} times)")
             if worker.wait() != 0:
-                raise SystemExit(f"{name} ended with exit code {worker.returncode}")
+                raise SystemExit(f"{name} ended with exit code {worker.returncode}: see {self.log}")
+
+    def worth_telling(self, line: str) -> str:
+        """What an agent says, and of the worker's own log its name and its warnings. All of the log is kept."""
+        logged = LOGGED.match(line)
+        if logged is None:
+            return line.rstrip()
+        with self.log.open("a") as log:
+            log.write(line)
+        started = STARTED.match(logged["text"])
+        if started is not None:
+            return f"works as {started['name']}"
+        return logged["text"].rstrip() if logged["level"] else ""
+
+    def kill_when_booked(self, book_keeper: subprocess.Popen[str], order: str) -> None:
+        """Start a worker; kill it once the ledger has booked the order, before it hears of that."""
+        with self.worker() as (name, worker):
+            for _ in range(2):  # how it is called, and that it calls the ledger
+                self.n.heard(name, self.worth_telling(heard_first(worker)))
+            while heard_first(book_keeper, worker).split() != ["wrote", order]:
+                pass
+            self.n.heard("ledger", f"order {order} is in the book; the answer is on its way")
+            self.n.line(f"   $ kill -9 {worker.pid}")
+            worker.send_signal(signal.SIGKILL)
+            worker.wait()
 
     def walkback(self, *args: str) -> None:
         """Run the real command, and show what it says."""
-        self.n.line("")
-        self.n.line(f"   $ walkback --store {self.shown_db} {' '.join(args)}")
+        self.show_command(*args)
         environment = {**os.environ, "COLUMNS": str(WIDTH - 3)}
         done = subprocess.run(
             [*walkback_command(), "--store", str(self.db), *args],
@@ -119,6 +159,10 @@ class Story:
         if done.returncode != 0:
             raise SystemExit(f"walkback {args[0]} ended with exit code {done.returncode}: {done.stderr}")
 
+    def show_command(self, *args: str) -> None:
+        self.n.line("")
+        self.n.line(f"   $ walkback {' '.join(args)}")
+
     @property
     def shown_db(self) -> str:
         try:
@@ -129,48 +173,44 @@ class Story:
     # --- the story -----------------------------------------------------------------------------------------------
 
     def tell(self) -> None:
-        with self.process("examples.ledger", str(self.book)) as ledger, open_store(self.db) as store:
-            self.ledger_url = heard_first(ledger).strip()
-            self.set_the_scene(store)
-            self.kill_at_the_worst_moment(ledger)
+        app.use_store(self.db)
+        with self.process(sys.executable, "-m", "examples.ledger", str(self.book)) as book_keeper, app:
+            self.ledger_url = heard_first(book_keeper).strip()
+            self.set_the_scene()
+            self.kill_at_the_worst_moment(book_keeper)
             self.take_over()
-            self.resolve(store)
+            self.resolve()
+            self.recover_without_a_person(book_keeper)
+            self.undo()
             self.finish()
 
-    def set_the_scene(self, store: Store) -> None:
+    def set_the_scene(self) -> None:
         self.n.chapter("Three runs are started")
         self.n.tell(
             """order-1001 is to be invoiced, order-1002 too (for a lot of money), and thanks-1003 writes a customer a
             mail. A ledger service is running; its book is a file that the store cannot reach."""
         )
-        for run_id, agent, order in (
-            ("order-1001", "close_order", {"order": "1001", "cents": 12_000}),
-            ("order-1002", "close_order", {"order": "1002", "cents": 250_000}),
-            ("thanks-1003", "thank_customer", {"order": "1003"}),
-        ):
-            state = encode({"order": None})
-            store.do(StartRun(actor=SHOP, run_id=run_id, agent=agent, input=order, state=state, tags=["demo"]))
+        app.start("close_order", run_id="order-1001", tags=["demo"], order="1001", cents=12_000)
+        app.start("close_order", run_id="order-1002", tags=["demo"], order="1002", cents=250_000)
+        app.start("thank_customer", run_id="thanks-1003", tags=["demo"], order="1003")
         self.n.tell("Ann, on call, does not want any mail sent tonight:")
-        store.do(
+        app.store.do(
             Freeze(actor=ANN, scope=FreezeScope.TOOL, name="send_mail", reason="the mail relay is being moved")
         )  # fmt: skip
         self.n.heard("ann", "freeze send_mail: the mail relay is being moved")
 
-    def kill_at_the_worst_moment(self, ledger: subprocess.Popen[str]) -> None:
+    def kill_at_the_worst_moment(self, book_keeper: subprocess.Popen[str]) -> None:
         self.n.chapter("A worker dies at the worst moment")
-        with self.worker("worker-1") as worker:
-            self.n.heard("worker-1", heard_first(worker).rstrip())
-            booked = heard_first(ledger, worker).split()
-            self.n.heard("ledger", f"order {booked[1]} is in the book; the answer is on its way")
-            worker.send_signal(signal.SIGKILL)
-            worker.wait()
+        self.control(search="down", answers="held")
+        self.kill_when_booked(book_keeper, "1001")
         self.n.tell(
-            """kill -9. The effect has happened, and nobody was told. The intent is in the store; the outcome is not."""
+            """The effect has happened, and nobody was told. The intent is in the store; the outcome is not. And the
+            ledger's search is down, so that nobody can ask."""
         )
 
     def take_over(self) -> None:
         self.n.chapter("Another worker takes over")
-        self.let_work("worker-2")
+        self.let_work()
         self.n.tell(
             """It did not try again: that could have made a second invoice. It did not assume success either. What needs
             a person is in the inbox:"""
@@ -178,32 +218,61 @@ class Story:
         self.walkback("inbox")
         self.walkback("show", "order-1001")
 
-    def resolve(self, store: Store) -> None:
+    def resolve(self) -> None:
         self.n.chapter("A person looks, and decides")
-        booked = [json.loads(line) for line in self.book.read_text().splitlines()]
-        mine = [invoice for invoice in booked if invoice["order"] == "1001"]
+        mine = self.invoices("1001")
         self.n.tell(f"Ann opens the ledger's book. Invoices for order 1001: {len(mine)}.")
         if len(mine) != 1:
             raise SystemExit("the story went wrong: the ledger should have booked this order once")
-        step = store.operation("order-1001", "3").operation
-        store.do(
+        step = app.store.operation("order-1001", "3").operation
+        app.store.do(
             RecordHappened(
                 actor=ANN,
                 run_id="order-1001",
                 step="3",
                 seen=step["touched"],
                 reason="found it in the book",
-                evidence=f"line 1 of {self.book.name}: {json.dumps(mine[0], sort_keys=True)}",
-                result={"invoice": "inv-1001"},
+                evidence=f"in {self.book.name}: {json.dumps(mine[0])}",
+                result={"invoice": mine[0]["invoice"]},
             )
         )
         self.n.heard("ann", "it happened: found it in the book")
-        self.let_work("worker-3")
+        self.let_work()
+
+    def recover_without_a_person(self, book_keeper: subprocess.Popen[str]) -> None:
+        self.n.chapter("The same again, and nobody is needed")
+        self.n.tell("The ledger's search is up again. Another order, another kill at the very same moment:")
+        app.start("close_order", run_id="order-1004", tags=["demo"], order="1004", cents=4_500)
+        self.control(answers="held")
+        self.kill_when_booked(book_keeper, "1004")
+        self.control()
+        self.let_work()
+        self.n.tell(
+            f"""The second worker asked the ledger before it did anything else. Invoices for order 1004 in the book:
+            {len(self.invoices("1004"))}. The record says why it went on:"""
+        )
+        recovery = next(event.data for event in app.store.events("order-1004") if event.kind == "recovery")
+        for question in ("attempted", "acknowledged", "proven", "verdict"):
+            self.n.line(f"     {question:<13} {recovery[question]}")
+
+    def undo(self) -> None:
+        self.n.chapter("What was done for nothing is undone")
+        self.n.tell("The receipt of order 1005 cannot be sent, ever, and an invoice without one must not stand:")
+        app.start("close_order", run_id="order-1005", tags=["demo"], order="1005", cents=9_900, to="nobody")
+        self.let_work()
+        self.walkback("show", "order-1005")
+        self.n.tell("And in the ledger's book:")
+        for line in ledger.lines(self.book)[-2:]:
+            self.n.heard("ledger", json.dumps(line))
 
     def finish(self) -> None:
         self.n.chapter("The record")
-        booked = len(self.book.read_text().splitlines())
-        self.n.tell(f"The ledger's book has {booked} invoice. The store can prove every step of the way there:")
+        booked = sum("invoice" in line for line in ledger.lines(self.book))
+        void = len(ledger.voided(self.book))
+        self.n.tell(
+            f"""The ledger's book has {booked} invoices, one for each order, and {void} of them is void. The store can
+            prove every step of the way there:"""
+        )
         self.walkback("runs")
         self.walkback("audit", "order-1001")
         self.walkback("fsck", "--deep")
@@ -213,9 +282,15 @@ class Story:
         self.n.line(f"   export WALKBACK_STORE={self.shown_db}")
         self.n.line(f"   {command_shown()} inbox")
         self.n.line(f"   {command_shown()} show order-1002")
-        self.n.line(f"   {command_shown()} events order-1001")
+        self.n.line(f"   {command_shown()} events order-1004")
         self.n.line(f"   {command_shown()} doctor")
         self.n.line("")
+
+    def invoices(self, order: str) -> list[ledger.Body]:
+        return [line for line in ledger.lines(self.book) if line.get("order") == order]
+
+    def control(self, **how: str) -> None:
+        ledger.post(self.ledger_url, "control", how)
 
 
 def heard_first(speaker: subprocess.Popen[str], *others: subprocess.Popen[str]) -> str:
@@ -269,7 +344,7 @@ def main() -> None:
     except BrokenPipeError:  # whoever listened has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more as it exits
         raise SystemExit(1) from None
-    print(f"The store is {story.shown_db}; the ledger's book is beside it.")
+    print(f"The store is {story.shown_db}; the ledger's book and the log are beside it.")
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import walkback as wb
-from walkback import execution, protocol, retries
+from walkback import execution, flight, retries, terms
 from walkback.outcomes import TABLE, Standing, Verdict, judge, weigh, when_spent
-from walkback.protocol import SECOND
+from walkback.terms import SECOND
 from walkback.testing import Clock, Ledger, Plan, Service, Simulation
 from walkback.tools import Registry
 from walkback.worker import Crew
@@ -77,9 +77,9 @@ def test_the_numbers_on_the_page_are_those_of_the_code() -> None:
     breaker = wb.Breaker()
     words = {3: "three", 5: "five"}
     for said in (
-        f"after {2 * protocol.FIRST_LOOK / SECOND:g} s, {4 * protocol.FIRST_LOOK / SECOND:g} s",
-        f"up to {4 * protocol.PATIENCE // SECOND} s apart",
-        f"ends after {words[protocol.LOOKS]} looks",
+        f"after {2 * flight.FIRST_LOOK / SECOND:g} s, {4 * flight.FIRST_LOOK / SECOND:g} s",
+        f"up to {4 * terms.PATIENCE // SECOND} s apart",
+        f"ends after {words[flight.LOOKS]} looks",
         f"{words[execution.MAX_CRASHES]} workers died",
         f"after {words[breaker.failures]} calls in a row",
         f"for {breaker.cooldown.total_seconds():g} seconds",
@@ -230,9 +230,9 @@ class Laboratory:
                 sim.run()
                 self._approve(run_id)
             if trouble.lands is not None:
-                key = protocol.key_of(run_id, "1", tool.name, tool.args_hash({}))
+                key = terms.key_of(run_id, "1", tool.name, tool.args_hash({}))
                 if (identity := tool.identity_of({})) is not None:
-                    key = protocol.identity_key(tool.name, identity, 1)
+                    key = terms.identity_key(tool.name, identity, 1)
                 late = trouble.lands // timedelta(microseconds=1)
                 sim.at(self.clock.now + TIMEOUT + late, lambda: world.do(key))
             sim.run()

@@ -145,7 +145,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(name, None)
 
 
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # a worker stops its event loop, and does not close it
 def test_the_guide_does_what_it_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = Reader()
     with service(files()["service.py"]) as (url, world):

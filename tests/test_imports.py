@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.store import driver
-from walkback_store import open_store
+from walkback_console.cli.commands import app
+from walkback_store import housekeeping, open_store
 
 LOADED_LATE = ("textual", "rich", "deepdiff", "typer", "alembic", "psycopg")
 
@@ -26,7 +27,7 @@ print(*(name for name in {names!r} if name in sys.modules), file=sys.stderr)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stderr.split()
+    return done.stderr.splitlines()[-1].split()
 
 
 @pytest.mark.parametrize("package", ["walkback_store", "walkback"])
@@ -39,11 +40,47 @@ def test_the_version_is_said_without_loading_the_store() -> None:
     assert loaded(program, ("textual", "deepdiff", "alembic", "rich", "sqlalchemy", "walkback_store", "walkback")) == []
 
 
-@pytest.mark.parametrize("command", ["runs", "inbox", "doctor", "events"])
+@pytest.mark.parametrize("args", [["--help"], ["work", "--help"], ["runs", "--help"]])
+def test_help_is_given_without_loading_the_store(args: list[str]) -> None:
+    program = f"from walkback_console.cli import main; main({args!r})"
+    assert loaded(program, ("textual", "deepdiff", "alembic", "sqlalchemy", "walkback_store", "walkback")) == []
+
+
+def test_only_work_loads_the_runtime_and_nothing_that_screens_need(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(
+        "import walkback as wb\n@wb.agent\ndef buyer(run): ...\napp = wb.App(agents=[buyer])\n"
+    )
+    url = str(tmp_path / "walkback.db")
+    open_store(url).close()
+    args = ["work", "shop:app", "--until-idle", "--store", url]
+    program = f"import os; os.chdir({str(tmp_path)!r}); from walkback_console.cli import main; main({args!r})"
+    # The last line: the log is on stderr too.
+    assert loaded(program, ("walkback", "textual", "deepdiff", "alembic", "psycopg")) == ["walkback"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["runs", "inbox", "show", "doctor", "events", "stats", "fsck", "audit", "backup", "prune", "adopt"],
+)
 def test_a_command_loads_neither_what_screens_nor_what_migrations_need(command: str, tmp_path: Path) -> None:
     url = str(tmp_path / "walkback.db")
     with open_store(url) as store:
         driver.start(store, "r1")
-    args = ["--store", url, command, *(["r1"] if command == "events" else [])]
-    program = f"from walkback_console.cli import main; main({args!r})"
+    more = {
+        "backup": [str(tmp_path / "copy.db")],
+        "prune": ["--older-than", "1d", "--yes"],
+        "adopt": ["--reason", "gone", "--yes"],
+    } | {name: ["r1"] for name in ("show", "events", "audit")}
+    if command == "adopt":
+        copy = str(tmp_path / "copy.db")
+        with open_store(url) as store:
+            housekeeping.backup(store, copy)
+        url = copy
+    program = f"from walkback_console.cli import main; main({['--store', url, command, *more.get(command, [])]!r})"
     assert loaded(program, ("textual", "deepdiff", "alembic", "psycopg", "walkback", "watchfiles")) == []
+
+
+def test_every_command_is_one_of_those() -> None:
+    marks = getattr(test_a_command_loads_neither_what_screens_nor_what_migrations_need, "pytestmark", [])
+    (tried,) = (mark.args[1] for mark in marks)
+    assert {*tried, "work"} == {c.name or getattr(c.callback, "__name__", "") for c in app.registered_commands}

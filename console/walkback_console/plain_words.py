@@ -12,12 +12,14 @@ HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FOREVER = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+"""Times from here on, the end of the year 9999, mean: never."""
 _UNITS = {"s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
 _DURATION = re.compile(r"(\d{1,9})\s*([smhdw])", re.ASCII)
 
 
 def moment(at: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=at)
+    return _EPOCH + timedelta(microseconds=min(at, FOREVER))
 
 
 def utc(at: int) -> str:

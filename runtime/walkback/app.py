@@ -8,7 +8,7 @@ import signal
 import threading
 import uuid
 from collections.abc import Iterable, Iterator
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, ModuleType, TracebackType
 from typing import Any
 
 from walkback.agents import Agent
@@ -16,11 +16,14 @@ from walkback.errors import DefinitionError, RunFailed, RunNotFinished, UnknownA
 from walkback.testing.faults import Faults
 from walkback.tools import Registry, Tool
 from walkback.worker import CONCURRENCY, GRACE, IDLE_WAIT, LEASE, Crew, Worker
+from walkback_store.errors import NotAdopted
+from walkback_store.housekeeping import is_adopted
 from walkback_store.log import Row
 from walkback_store.machine.runs import SendSignal, StartRun
 from walkback_store.store import Store, open_store
 from walkback_store.values import encode, plain
 from walkback_store.words import FINISHED, RunStatus
+from walkback_store.work import COPY
 
 
 class App:
@@ -69,7 +72,7 @@ class App:
             )
         self.crew.agents[agent.name, agent.version] = agent
         for tool in mentioned(agent):
-            if self.registry.find(tool.name, tool.version) is None:
+            if self.registry.find(tool.name, tool.version) is None:  # a call of another of that name is refused
                 self.registry.add(tool)
 
     def _check(self) -> None:
@@ -175,6 +178,8 @@ class App:
         """A worker on this app's store, for those who want to hold it themselves."""
         if not self.crew.agents:
             raise DefinitionError("this app has no agents, so there is nothing to work on: App(agents=[...]).")
+        if not is_adopted(self.store):  # it would register, and be refused every run
+            raise NotAdopted(f"{COPY} To let it run from here on: walkback adopt --reason '...'.")
         if concurrency < 1 or lease <= 0:
             raise DefinitionError("concurrency is at least 1, and a lease lasts longer than 0 seconds.")
         return Worker(
@@ -213,10 +218,25 @@ def stopped_by_signals(worker: Worker) -> Iterator[None]:
 
 
 def mentioned(agent: Agent) -> list[Tool]:
-    """Tools within reach of an agent's code, so that recovery knows them before that code has run again."""
-    found = [value for value in agent.function.__globals__.values() if isinstance(value, Tool)]
-    for cell in agent.function.__closure__ or ():
+    """Tools within reach of an agent's code, so that recovery knows them before that code has run again.
+
+    Those of its own module, and those of other modules that the code names, such as `billing.create_invoice`.
+    """
+    found: dict[int, Tool] = {}
+    within = dict(agent.function.__globals__)
+    code = agent.function.__code__
+    for name, cell in zip(code.co_freevars, agent.function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # a name that is not bound yet
-            if isinstance(cell.cell_contents, Tool):
-                found.append(cell.cell_contents)
-    return found
+            within[name] = cell.cell_contents
+    said = _names(code)
+    for name, value in within.items():
+        values = [value]
+        if isinstance(value, ModuleType):
+            values = [vars(value).get(other) for other in said] if name in said else []
+        found |= {id(tool): tool for tool in values if isinstance(tool, Tool)}
+    return list(found.values())
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = [const for const in code.co_consts if isinstance(const, CodeType)]
+    return {*code.co_names, *code.co_freevars}.union(*map(_names, inner))

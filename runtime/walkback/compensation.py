@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 from walkback import parking
 from walkback.errors import Parked
-from walkback.protocol import Hold, Person, Request, commit
 from walkback.protocol import call as perform
 from walkback.record import UNDOING, Record
+from walkback.terms import Hold, Person, Request, approval_rule, commit
 from walkback.wishes import Look, Protocol
 from walkback_store.log import Row
 from walkback_store.machine.operations import BeginCompensation, EndCompensation
@@ -109,7 +109,7 @@ def _request(hold: Hold, record: Record, row: Row) -> Request | Person:
         step=_step_for(record, row),
         tool=tool,
         args=tool.validate(args),
-        rule=f"{tool.name} asks for approval" if tool.needs_approval(args) else None,
+        rule=approval_rule(tool) if tool.needs_approval(args) else None,
         undoes=what,
     )
 

@@ -15,9 +15,10 @@ import orjson
 from walkback import compensation, parking
 from walkback.agents import Agent
 from walkback.errors import LeaseLost, RunLeft, Stopping, UnknownAgent
-from walkback.protocol import Flight, Hold, Person, Rest, Stop, Waiting, commit, look_again, recover, unknown_rest
+from walkback.flight import Flight, look_again, recover
 from walkback.record import Record
 from walkback.run import Driver, Run, fingerprint_of
+from walkback.terms import Hold, Person, Rest, Stop, Waiting, commit, unknown_rest
 from walkback.wishes import Branches, Look, Now, Protocol
 from walkback_store.errors import IllegalTransition, PreconditionFailed, StaleFence, ValueRefused
 from walkback_store.log import Row
@@ -185,9 +186,8 @@ class Execution:
     # --- after it ------------------------------------------------------------------------------------------------
 
     def _finish(self, run: Run, output: object) -> Protocol[None]:
-        if run._left is not None:
-            raise run._left
-        left = run.unused_steps()
+        yield from run._quiet()
+        left = run._unused_steps()
         if left:
             yield from run._diverged(left[0], run._record.described(left[0]), "the agent returned")
         try:
@@ -198,9 +198,8 @@ class Execution:
         yield from commit(self.hold, FinishRun(**self.hold.by, output=given, state=run._encoded()))
 
     def _fail(self, run: Run, error: Exception) -> Protocol[None]:
-        if run._left is not None:
-            raise run._left
-        left = run.unused_steps()
+        yield from run._quiet()
+        left = run._unused_steps()
         if left:
             actual = f"the agent raised {type(error).__name__}: {error}"
             yield from run._diverged(left[0], run._record.described(left[0]), actual)

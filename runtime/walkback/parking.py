@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from walkback.errors import Parked
-from walkback.protocol import Hold, Person, Rest, Settled, Stop, Waiting, commit
+from walkback.terms import Hold, Person, Rest, Settled, Stop, Waiting, commit
 from walkback.wishes import Protocol
 from walkback_store.errors import PreconditionFailed
 from walkback_store.machine.gates import FREEZE, IDENTITY

@@ -7,7 +7,8 @@ from typing import Any
 
 import orjson
 
-from walkback.protocol import APPROVAL_EXPIRED, Flight, Known
+from walkback.flight import Flight
+from walkback.protocol import APPROVAL_EXPIRED, Known
 from walkback.tools import Registry, Undone
 from walkback.wishes import Answered
 from walkback_store.history import History, LazyEvent

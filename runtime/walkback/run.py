@@ -35,23 +35,10 @@ from walkback.errors import (
     UnknownTool,
     WaitTimeout,
 )
-from walkback.protocol import (
-    APPROVAL_EXPIRED,
-    KEY_CONFLICT,
-    SECOND,
-    Fold,
-    Hold,
-    Known,
-    Person,
-    Request,
-    Settled,
-    Waiting,
-    commit,
-    micros,
-    moment,
-)
+from walkback.protocol import APPROVAL_EXPIRED, KEY_CONFLICT, Known
 from walkback.protocol import call as perform
 from walkback.record import Record
+from walkback.terms import SECOND, Fold, Hold, Person, Request, Settled, Waiting, approval_rule, commit, micros, moment
 from walkback.tools import Tool
 from walkback.wishes import Await, Branches, Entropy, Jitter, Look, Now, Protocol, Wait
 from walkback_store.errors import StaleFence
@@ -143,6 +130,7 @@ class Run:
     def _call(self, name: Tool | str, args: dict[str, Any], into: str | None) -> Protocol[Any]:
         tool = self._tool(name)
         valid = tool.validate(args)
+        self._check_into(into)
         step, row = yield from self._next("call", tool.name)
         known = yield from self._known(step, row, tool, valid)
         request = self._request(step, tool, valid, known)
@@ -170,6 +158,7 @@ class Run:
     def _parallel(self, calls: Sequence[CallOf], into: str | None, return_errors: bool) -> Protocol[list[Any]]:
         if not calls or not all(isinstance(c, CallOf) for c in calls):
             raise DefinitionError("run.parallel takes calls: run.parallel(wb.call(tool, x=1), wb.call(other)).")
+        self._check_into(into)
         prepared = [(self._tool(c.tool), c.args) for c in calls]
         valid = [(tool, tool.validate(args)) for tool, args in prepared]
         block = yield from self._block(len(valid))
@@ -216,9 +205,18 @@ class Run:
         return block
 
     def _tool(self, name: Tool | str) -> Tool:
+        registry = self._hold.registry
         if isinstance(name, Tool):
+            known = registry.find(name.name, name.version)
+            if known is None:
+                registry.add(name)
+            elif known is not name:
+                raise DefinitionError(
+                    f"there are two tools called {name.name!r} v{name.version} in this app, and recovery could call "
+                    "the wrong one. Nothing was called; give one of them another name or version."
+                )
             return name
-        found = self._hold.registry.find(name)
+        found = registry.find(name)
         if found is None:
             raise UnknownTool(f"there is no tool {name!r} in this app. Nothing was called; add it to App(tools=[...]).")
         return found
@@ -233,7 +231,7 @@ class Run:
 
     def _rule(self, step: str, tool: Tool, args: dict[str, object]) -> str | None:
         if tool.needs_approval(args):
-            return f"{tool.name} asks for approval"
+            return approval_rule(tool)
         if tool.effect == Effect.WRITE and not tool.repeatable and tool.identity is None:
             twin = self._twins.get((tool.name, tool.args_hash(args)))
             if twin is not None and twin != step:
@@ -519,7 +517,7 @@ class Run:
             yield from self._match(step, row, kind, name)
         return step, row
 
-    def unused_steps(self) -> list[str]:
+    def _unused_steps(self) -> list[str]:
         """Steps of the record that the agent did not come to this time."""
         return sorted((step for step in self._record.tops if int(step) > self._n), key=int)
 
@@ -568,6 +566,20 @@ class Run:
             return encode(state)
 
         return fold
+
+    def _check_into(self, into: str | None) -> None:
+        if into is not None and not isinstance(self.state, dict) and not hasattr(self.state, into):
+            raise DefinitionError(
+                f"into={into!r}: the state of run {self.id!r}, a {type(self.state).__name__}, has no such field. "
+                "Nothing was called."
+            )
+
+    def _quiet(self) -> Protocol[None]:
+        """Wait for a step that the agent left under way, in another task or thread of its own."""
+        while self._busy:
+            yield Wait((yield Now()) + SECOND // 50)
+        if self._left is not None:
+            raise self._left
 
     @staticmethod
     def _put(state: Any, name: str, value: object) -> None:

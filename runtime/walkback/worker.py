@@ -28,7 +28,7 @@ from walkback.drivers.base import Workplace
 from walkback.drivers.threads import ThreadDriver, Watch
 from walkback.errors import LeaseLost
 from walkback.execution import Execution
-from walkback.protocol import SECOND, Hold
+from walkback.terms import SECOND, Hold
 from walkback.testing.faults import Faults
 from walkback.tools import Registry
 from walkback_store.errors import Refused, StaleFence, StoreError
@@ -225,7 +225,7 @@ class Worker:
                 return
             self._bell.wait(TURN)
             self._bell.clear()
-        log.warning("worker %s stops with %d runs under way; others take them over", self.name, len(self._sessions))
+        log.warning("worker %s stops; others take over what is under way: %s", self.name, ", ".join(self._sessions))
 
     def _reap(self) -> None:
         self._hung = [s for s in self._hung if not s.over]
@@ -258,7 +258,7 @@ class Worker:
     # --- runs ----------------------------------------------------------------------------------------------------
 
     def _claim(self) -> int:
-        free = self._concurrency - len(self._sessions) - len(self._hung)
+        free = self._concurrency - len(self._sessions) - len(self._hung) - self._place.left_behind
         wanted = self._wanted()
         if free < 1 or not wanted:
             return 0

@@ -138,7 +138,7 @@ class Histories(RunLists):
         """Who owns a business identity, and in which generation; None when nobody has claimed it."""
         i = schema.identities
         with self._reading() as moment:
-            found = moment.rows(select(i).where(i.c.identity == identity)) if possible(identity) else []
+            found = moment.rows(select(i).where(i.c.identity == identity).limit(1)) if possible(identity) else []
         return found[0] if found else None
 
     def breakers(self) -> list[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from walkback_store.words import FreezeScope
 
 def keys_of(value: Any, below: tuple[str, ...] = ()) -> set[str]:
     """Every key of ours; not those inside an event's data, nor names of tables, statuses, kinds and people."""
-    free = {"data", "rows", "actors", "counts", "recovery", "plan"}
+    free = {"data", "rows", "actors", "counts", "recovery", "plan", "agents"}
     if isinstance(value, list):
         return set().union(*(keys_of(item, below) for item in value)) if value else set()
     if not isinstance(value, dict):
@@ -39,11 +40,15 @@ def test_every_key_of_every_json_is_documented_with_its_command(walkback: Comman
     for args in (
         ("inbox",), ("runs",), ("show", "lost"), ("show", "asks"), ("stats",), ("doctor",), ("fsck",),
         ("audit", "lost"), ("events", "done", "--after", "2"), ("backup", copy),
-        ("prune", "--older-than", "0s", "--yes"), ("adopt", "--reason", "gone", "--yes", "--store", copy),
+        ("work", "tests.console.hostile_app:app", "--until-idle"), ("prune", "--older-than", "0s", "--yes"),
+        ("adopt", "--reason", "gone", "--yes", "--store", copy),
     ):  # fmt: skip
         done = walkback("--store", url, *args, "--json")
         said = section(args[0]) + (section("runs") if args[0] == "show" else "")
+        if args[0] == "stats":
+            said += section("inbox")
         if args[0] == "audit":
             said += section("events")
-        undocumented += [f"{args[0]}: {key}" for key in sorted(keys_of(done.json)) if f"`{key}`" not in said]
+        lines = [json.loads(line) for line in done.out.splitlines()] if args[0] == "work" else done.json
+        undocumented += [f"{args[0]}: {key}" for key in sorted(keys_of(lines)) if f"`{key}`" not in said]
     assert undocumented == []

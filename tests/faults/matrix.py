@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import walkback as wb
-from walkback.protocol import SECOND
+from walkback.terms import SECOND
 from walkback.testing import Clock, DefiniteError, Ledger, Plan, Service, Simulation
 from walkback.tools import Registry
 from walkback.worker import Crew

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tests.faults.matrix import KINDS, WHOLE, Kind, Laboratory, Trial, Violation, laboratory
-from walkback import compensation, outcomes, protocol
+from walkback import compensation, execution, flight, outcomes, protocol, terms
 from walkback.outcomes import Verdict
-from walkback.protocol import SECOND, Settled
+from walkback.terms import SECOND, Settled
 from walkback.testing import Plan
 from walkback.testing.simulator import CALLS, PROCESS
 from walkback_store.fsck import fsck
@@ -115,12 +115,13 @@ def outcome_before_verify(patch: pytest.MonkeyPatch) -> None:
 
 
 def key_per_attempt(patch: pytest.MonkeyPatch) -> None:
-    right = protocol._op
+    right = terms.op_for
 
     def wrong(hold: Any, request: Any, args: Any, key: Any, attempt: int, *more: Any) -> Any:
         return right(hold, request, args, f"{key}:{attempt}", attempt, *more)
 
-    patch.setattr(protocol, "_op", wrong)
+    for module in (protocol, flight):
+        patch.setattr(module, "op_for", wrong)
 
 
 def fence_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -135,7 +136,8 @@ def compensation_before_an_unknown_is_settled(patch: pytest.MonkeyPatch) -> None
     def wrong(tool: str, step: str, error_class: str | None, error: str | None, evidence: str | None) -> Settled:
         return Settled(step=step, tool=tool, status="failed", error_class=error_class, error=error)
 
-    patch.setattr(protocol, "unknown_rest", wrong)
+    for module in (protocol, flight, execution):
+        patch.setattr(module, "unknown_rest", wrong)
     patch.setattr(compensation, "doubtful", lambda rows: [])
 
 

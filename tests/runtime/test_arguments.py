@@ -84,7 +84,7 @@ EQUAL: list[tuple[object, object]] = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other"), EQUAL, ids=repr)
+@pytest.mark.parametrize(("one", "other"), EQUAL, ids=lambda value: type(value).__name__)
 def test_arguments_that_mean_the_same_are_one_call(one: object, other: object) -> None:
     assert of(one) == of(other)
 

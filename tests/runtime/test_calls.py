@@ -756,3 +756,73 @@ def test_bad_arguments_reach_the_agent_before_anything_is_recorded(store_url: st
         assert app.result("r") == "fine"
         assert shop.done == []
         assert app.store.timeline("r") == []
+
+
+def test_two_tools_of_one_name_are_never_taken_for_each_other(store_url: str, shop: Shop) -> None:
+    def made(value: str) -> wb.Tool:
+        @wb.tool(effect="write", name="send")
+        def send() -> None:
+            shop.do(value)
+
+        return send
+
+    first, second = made("first"), made("second")
+    one_of, other_of = wb.agent(name="a")(lambda run: run.call(first)), wb.agent(name="b")(lambda run: run.call(second))
+    with opened(store_url, one_of, other_of) as app:
+        for name in ("a", "b"):
+            app.start(name, run_id=name)
+        work(app)
+        assert app.status("a") == "succeeded"
+        assert "two tools called 'send'" in app.store.events("b")[-1].data["message"]
+        assert shop.done == [("first", None)]
+
+
+def test_a_field_that_the_state_does_not_have_is_noticed_before_the_call(store_url: str, shop: Shop) -> None:
+    class State(BaseModel):
+        x: int = 0
+
+    @wb.tool(effect="write")
+    def act() -> int:
+        shop.do("act")
+        return 1
+
+    @wb.agent(state=State)
+    def wrong(run: wb.Run) -> None:
+        run.call(act, into="y")
+
+    with opened(store_url, wrong) as app:
+        app.start("wrong", run_id="r")
+        work(app)
+        assert app.store.run("r")["error_class"] == "DefinitionError"
+        assert shop.done == []
+
+
+def test_a_retry_after_the_approval_has_expired_is_asked_about_again(store_url: str, shop: Shop) -> None:
+    slow = wb.Retry(attempts=3, base=timedelta(seconds=1), cap=timedelta(seconds=1))
+    attempts: list[int] = []
+
+    @wb.tool(effect="write", approval=True, approval_expires=timedelta(seconds=1.5), idempotent=True, retry=slow)
+    def pay(*, op: wb.Op) -> str:
+        attempts.append(op.attempt)
+        if op.attempt == 1:
+            threading.Event().wait(1.6)
+            raise ConnectionError("reset")
+        return "paid"
+
+    with opened(store_url, one(pay)) as app:
+        app.start("one", run_id="r")
+        app.run_until_idle(wait=0)
+        Person(app).approve("r", "1")
+        app.run_until_idle(wait=0)
+        for _ in range(400):
+            approvals = app.store.operation("r", "1").approvals
+            if len(approvals) == 2:
+                break
+            app.run_until_idle(wait=1)
+            threading.Event().wait(0.1)
+        assert [a["status"] for a in approvals] == ["consumed", "asked"]
+        assert attempts == [1]
+        Person(app).approve("r", "1")
+        work(app)
+        assert app.result("r") == {"result": "paid"}
+        assert attempts == [1, 2]

@@ -452,3 +452,22 @@ def test_a_plain_with_in_an_async_agent_is_refused_and_says_what_to_write(store_
         app.start("wrong", run_id="r")
         work(app)
         assert "async with" in app.store.events("r")[-1].data["message"]
+
+
+def test_an_agent_that_fails_with_a_step_under_way_ends_when_the_step_has(store_url: str, shop: Shop) -> None:
+    @wb.tool(effect="write")
+    async def slow(n: int) -> int:
+        await asyncio.sleep(0.3)
+        shop.do("slow", n)
+        return n
+
+    @wb.agent
+    async def hasty(run: wb.Run) -> object:
+        return await asyncio.gather(run.call(slow, n=1), run.call(slow, n=2))
+
+    with opened(store_url, hasty) as app:
+        app.start("hasty", run_id="r")
+        work(app)
+        assert (app.status("r"), app.store.run("r")["error_class"]) == ("failed", "ConcurrentCalls")
+        assert ops(app, "r") == {"1": "succeeded"}
+        assert shop.done == [("slow", 1)]

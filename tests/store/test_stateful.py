@@ -8,6 +8,7 @@ promises are written down here once more, from the rows as they are stored, and 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
+from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from sqlalchemy import select, update
 
@@ -279,7 +281,8 @@ class Machine(RuleBasedStateMachine):
     def check_decisions(self, run: Row, seen: Rows) -> None:
         """What a person decided is carried out, taken back or given up; a run never sleeps over it."""
         waiting = [d for d in seen["decisions"] if d["status"] == "waiting" and d["action"] != "approve"]
-        assert [d["seq"] for d in waiting] == ([] if run["decision"] is None else [run["decision"]])
+        known = [] if run["decision"] is None else [run["decision"]]
+        assert [d["seq"] for d in waiting] == known, "the decisions that wait are not the run's"
         if run["status"] == RunStatus.WAITING and run["waits_for"].startswith("decision:"):
             (decision,) = waiting
             assert run["wake_at"] == decision["not_before"]
@@ -419,23 +422,26 @@ class Machine(RuleBasedStateMachine):
 WEIGHTS: dict[type[Transition], float] = {
     runs.ClaimRun: 30,
     operations.Intend: 10,
-    operations.StartAttempt: 6,
+    operations.EndAttempt: 5,
+    operations.StartAttempt: 20,
     operations.Settle: 8,
     operations.AskApproval: 5,
     runs.NeedOperator: 4,
     people.Approve: 8,
     people.DecideRetry: 8,
-    people.RecordHappened: 5,
-    people.RecordAbsent: 5,
+    people.RecordHappened: 10,
+    people.RecordAbsent: 10,
     people.RequestVerify: 12,
     operations.EndCompensation: 4,
     runs.StopAtBoundary: 8,
     operations.CarryOutRetry: 20,
-    operations.Refer: 20,
+    operations.Refer: 30,
     runs.WakeRun: 30,
-    store_wide.ClaimIdentity: 10,
-    store_wide.ProbeService: 5,
-    store_wide.ServiceFailed: 5,
+    store_wide.ClaimIdentity: 8,
+    store_wide.ProbeService: 20,
+    store_wide.ServiceFailed: 2,
+    store_wide.ServiceAnswered: 0.5,
+    store_wide.TakeToken: 0.5,
     people.CarryOutResume: 20,
     operations.BeginCompensation: 3,
     store_wide.Unfreeze: 8,
@@ -451,6 +457,10 @@ WEIGHTS: dict[type[Transition], float] = {
     store_wide.LoseWorker: 0.2,
 }
 """So that runs get far before they end."""
+
+
+RARELY = {"identity": 12, "service": 6}
+"""How often a call has none, for each time that it has one of two, whoever owns it or however it is."""
 
 
 def _key(table: str, row: Row) -> tuple[Any, ...]:
@@ -505,6 +515,10 @@ class Chance:
             people.DecideCompensate: not unsettled,
             people.DismissDuplicate: any(o["duplicate_suspected"] for o in self.seen["operations"]),
             store_wide.OpenBatch: bool(run["unknown_operations"]),
+            operations.StartAttempt: any(
+                o["status"] == "pending" and not o["attempting"] for o in self.seen["operations"]
+            ),
+            store_wide.ProbeService: t is store_wide.ProbeService and bool(self.open_breakers()),
             operations.Refer: t is operations.Refer and bool(self.identities("succeeded")),
             runs.WakeRun: (run["waits_for"] or "").startswith(("freeze:", "identity:")),
         }
@@ -528,12 +542,27 @@ class Chance:
     @property
     def step(self) -> str:
         likely = self.steps_in(self.kind) if self.sensible and self.kind.subject == "operation" else []
+        if likely and self.kind is operations.StartAttempt:
+            attempting = {o["step"] for o in self.seen["operations"] if o["attempting"]}
+            likely = [s for s in likely if s not in attempting] or likely
+        if likely and self.kind is operations.Intend:  # what was claimed is meant to be called
+            likely = [s for s in likely if s in self.claimed()] or likely
         return str(self.of(*(likely or STEPS)))
 
     def identities(self, status: str | None = None) -> list[Row]:
         """Those of this example; whose owner is so, when a status is given."""
         known = self.machine.owned()
         return [i for i in known if status is None or self.machine.status_of_owner(i) == status]
+
+    def open_breakers(self) -> list[str]:
+        """That may be probed."""
+        now, services = self.machine.clock.now, self.machine.services
+        active = self.machine.arena.rows("freezes", lifted_at=None, scope="service")
+        return [f["name"] for f in active if f["name"] in services and f["until"] is not None and f["until"] <= now]
+
+    def claimed(self) -> set[str]:
+        """The steps of this run that own an identity."""
+        return {i["step"] for i in self.identities() if i["run_id"] == self.run_id}
 
     @property
     def worker(self) -> str:
@@ -584,9 +613,13 @@ class Chance:
         edited = bool(approval and approval["edited_hash"]) if self.sensible else self.of(True, False, False)
         undoes = step.removeprefix("c") if step.startswith("c") else None
         mine = [i["identity"] for i in self.identities() if (i["run_id"], i["step"]) == (self.run_id, step)]
-        identity = self.of(*mine) if mine and self.sensible else self.of(None, None, None, *self.machine.identities)
+        identity = (
+            self.of(*mine)
+            if mine and self.sensible
+            else self.of(*[None] * RARELY["identity"], *self.machine.identities)
+        )
         call = Call(
-            service=self.of(None, None, *self.machine.services), identity=identity,
+            service=self.of(*[None] * RARELY["service"], *self.machine.services), identity=identity,
             tool=tool, args={"step": step}, args_hash=f"{step}-edited" if edited else step, compensates=undoes,
             effect=self.of(Effect.WRITE, Effect.WRITE, Effect.READ), can_verify=self.of(True, True, True, False),
         )  # fmt: skip
@@ -637,6 +670,8 @@ def _settle(c: Chance) -> Transition:
     outcome = c.of(
         OperationStatus.SUCCEEDED, OperationStatus.SUCCEEDED, OperationStatus.FAILED, *[OperationStatus.UNKNOWN] * 3
     )
+    if c.sensible and step in c.claimed():
+        outcome = c.of(*[OperationStatus.SUCCEEDED] * 4, OperationStatus.FAILED)
     running = any(o["attempting"] for o in c.seen["operations"] if o["step"] == step)
     answer = c.of(None, *Answer)
     if c.sensible:
@@ -695,9 +730,8 @@ def _unfreeze(c: Chance) -> Transition:
 
 def _probe(c: Chance) -> Transition:
     place = f"{c.run_id}#{c.step}"
-    return store_wide.ProbeService(
-        actor="system", service=c.of(*c.machine.services), place=place, until=c.machine.clock.now + 5 * SECOND
-    )
+    service = c.of(*((c.sensible and c.open_breakers()) or c.machine.services))
+    return store_wide.ProbeService(actor="system", service=service, place=place, until=c.machine.clock.now + 5 * SECOND)
 
 
 def _failed(c: Chance) -> Transition:
@@ -905,6 +939,22 @@ def test_on_postgresql_nothing_that_workers_and_operators_do_breaks_a_promise(po
 # --- would it notice? --------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def noticed(match: str) -> Iterator[None]:
+    """Hypothesis tries what failed once more, in a store that it has left its traces in: so it may fail differently."""
+    with pytest.raises((AssertionError, Flaky)) as found:
+        yield
+    assert re.search(match, "\n".join(str(e) for e in _whole(found.value)))
+
+
+def _whole(error: BaseException | None) -> Iterator[BaseException]:
+    if error is not None:
+        yield error
+        yield from _whole(error.__cause__ or error.__context__)
+        for part in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
+            yield from _whole(part)
+
+
 @pytest.fixture
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
     with arena(f"sqlite:///{tmp_path_factory.mktemp('planted') / 'walkback.db'}") as made:
@@ -922,19 +972,20 @@ def often_frozen() -> Iterator[None]:
 @pytest.mark.usefixtures("often_frozen")
 def test_a_forgotten_freeze_would_be_noticed(small: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operations, "check_freezes", lambda *_: None)
-    with pytest.raises(AssertionError, match="called while frozen"):
+    with noticed("called while frozen"):
         run(small, 200)
 
 
 def test_an_identity_that_two_may_own_would_be_noticed(small: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_wide, "LETS_GO", frozenset({*OperationStatus, "claimed", "gone"}))
-    with pytest.raises(AssertionError, match="taken from an owner"):
+    with noticed("taken from an owner"):
         run(small, 200)
 
 
 def test_a_call_of_what_another_owns_would_be_noticed(small: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RARELY, "identity", 2)
     monkeypatch.setattr(operations, "check_owned", lambda *_: None)
-    with pytest.raises(AssertionError, match="called what another operation owns"):
+    with noticed("called what another operation owns"):
         run(small, 200)
 
 
@@ -942,7 +993,7 @@ def test_a_run_that_ends_with_operations_in_the_air_would_be_noticed(
     small: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "check_settled", lambda *_: None)
-    with pytest.raises(AssertionError, match="with operations that are"):
+    with noticed("with operations that are"):
         run(small, 200)
 
 
@@ -954,7 +1005,7 @@ def test_a_fence_that_is_not_checked_would_be_noticed(small: Arena, monkeypatch:
         return found
 
     monkeypatch.setattr(OnRun, "_run", unfenced)
-    with pytest.raises(AssertionError, match="stale fence"):
+    with noticed("stale fence"):
         run(small, 200)
 
 
@@ -968,7 +1019,7 @@ def test_a_transition_that_is_legal_from_more_than_it_says_would_be_noticed(
         return original(self, view, tuple(RunStatus))
 
     monkeypatch.setattr(people.ResumeRun, "_check_run", lenient)
-    with pytest.raises(AssertionError, match=r"ResumeRun|held by"):
+    with noticed(r"ResumeRun|held by|the decisions that wait"):
         run(small, 200)
 
 
@@ -981,7 +1032,7 @@ def test_a_row_edited_between_two_steps_would_be_noticed(small: Arena) -> None:
                 r = schema.runs
                 db.execute(update(r).where(r.c.run_id == self.runs[0]).values(owner="mallory"))
 
-    with pytest.raises(AssertionError, match="mallory"):
+    with noticed("mallory"):
         run(small, 50, Tampered)
 
 
@@ -995,5 +1046,5 @@ def test_a_refusal_that_leaves_something_behind_would_be_noticed(small: Arena, m
             raise Frozen("everything is frozen")
 
     monkeypatch.setattr(operations, "check_freezes", spoiled)
-    with pytest.raises(AssertionError):
+    with noticed(""):
         run(small, 200)

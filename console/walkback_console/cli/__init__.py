@@ -1,7 +1,7 @@
 """The `walkback` command: what a person or a script can ask of a store without opening the console.
 
-`commands` is the surface (names, options, help), `reading` and `keeping` do the work, and `printing` is the one way
-out for text. Until a command is known only `commands` is loaded: `walkback --help` need not wait for SQLAlchemy.
+`commands` is the surface (names, options, help), `reading`, `keeping` and `working` do the work, and `printing` is the
+one way out for text. Until a command is known only `commands` is loaded: `walkback --help` waits for nothing else.
 """
 
 from __future__ import annotations
@@ -49,4 +49,6 @@ def _told(error: Exception) -> int | None:
             sys.stdout.flush()
             for line in (str(error), *getattr(error, "__notes__", ())):
                 print(f"walkback: {safe(line)}", file=sys.stderr)
+            for line in getattr(error, "lines", ()):
+                print(safe(line), file=sys.stderr)
     return code

@@ -11,9 +11,10 @@ import typer
 from walkback_console.cli.session import Session
 from walkback_console.plain_words import parse_duration
 
+A_DAY = 86_400
 app = typer.Typer(
     name="walkback",
-    help="Look at, check and keep a Walkback store: the runs of agents, and what they did to the world.",
+    help="Run agents, and look at, check and keep what they did to the world.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -39,6 +40,22 @@ def _duration(text: str) -> int:
         return parse_duration(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= A_DAY:  # NaN is not between anything
+        raise typer.BadParameter(f"{text!r} is not a number of seconds up to {A_DAY:,}")
+    return found
+
+
+def _some_seconds(text: str) -> float:
+    if not (found := _seconds(text)):
+        raise typer.BadParameter("it has to be above 0")
+    return found
 
 
 StoreOption = Annotated[
@@ -78,6 +95,44 @@ def walkback(
     ctx.obj = store
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
+
+
+# --- working -----------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def work(
+    ctx: typer.Context,
+    target: Annotated[
+        str,
+        typer.Argument(metavar="MODULE:APP", help="Where the App is, or a function that makes one: shop.agents:app."),
+    ],
+    concurrency: Annotated[int, typer.Option(min=1, max=10_000, metavar="N", help="How many runs at once.")] = 10,
+    lease: Annotated[
+        float,
+        typer.Option(
+            parser=_some_seconds, metavar="SECONDS", help="A worker that is silent for so long is taken for lost."
+        ),
+    ] = 30.0,
+    grace: Annotated[
+        float,
+        typer.Option(parser=_seconds, metavar="SECONDS", help="How long steps under way may take to end at a stop."),
+    ] = 30.0,
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when no run can go on by itself.")] = False,
+    store: Annotated[
+        str | None,
+        typer.Option("--store", metavar="URL", show_default=False, help="In place of the address that the app names."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """A worker: carries runs on, until it is asked to stop. Any number of them can share a store.
+
+    SIGTERM and Ctrl-C let steps under way end and hand their runs back; a second Ctrl-C ends at once.
+    """
+    from walkback_console.cli import working
+
+    session = _session(ctx, store, as_json)
+    working.work(session, target, concurrency=concurrency, lease=lease, grace=grace, until_idle=until_idle)
 
 
 # --- reading -----------------------------------------------------------------------------------------------------

@@ -78,6 +78,9 @@ def operation(row: Row) -> Document:
         "key_until": iso(row["key_until"]),
         "can_verify": bool(row["can_verify"]),
         "undone_by": row["compensate"],
+        "undoes": row["compensates"],
+        "undone_in": row["compensated_by"],
+        "refers_to": row["refers_to"],
         "attempts": row["attempts"],
         "evidence": row["evidence"],
         "evidence_at": iso(row["evidence_at"]),
@@ -114,6 +117,17 @@ def approval(row: Row) -> Document:
         "decided_by": row["decided_by"],
         "decided_at": iso(row["decided_at"]),
         "reason": row["reason"],
+    }
+
+
+def late(found: Event) -> Document:
+    """An answer that came after its attempt had been given up."""
+    return {
+        "attempt": found.data.get("attempt"),
+        "answer": found.data.get("answer"),
+        "output": value(found.data.get("output")),
+        "worker": found.data.get("worker"),
+        "at": iso(found.at),
     }
 
 
@@ -163,4 +177,6 @@ def freeze(row: Row) -> Document:
         "by": row["by"],
         "reason": row["reason"],
         "since": iso(row["at"]),
+        "until": iso(row["until"]),
+        "probe": row["probe"],
     }

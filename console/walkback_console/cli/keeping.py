@@ -10,7 +10,7 @@ import typer
 
 from walkback_console.cli import REFUSED, documents
 from walkback_console.cli.printing import Column, Printer, as_json, progress, t
-from walkback_console.cli.reading import facts_of, known_run
+from walkback_console.cli.reading import facts_of, known_run, show_freezes
 from walkback_console.cli.session import Session, confirm, now
 from walkback_console.plain_words import clock, iso, many, size, utc
 from walkback_console.whoami import operator_of
@@ -33,14 +33,18 @@ def stats(session: Session) -> None:
     with session.open() as store:
         found = housekeeping.statistics(store)
         statuses = store.status_counts()
+        freezes = store.freezes()
         where = str(getattr(store.backend, "path", getattr(store.backend, "where", "")))
     rows = {k.removesuffix("_rows"): n for k, n in found.items() if k.endswith("_rows")}
     sizes = {k: n for k, n in found.items() if not k.endswith("_rows")}
     if session.as_json:
-        as_json({"store": where, "runs": {k: c.n for k, c in statuses.items()}, "rows": rows, "bytes": sizes})
+        runs = {k: c.n for k, c in statuses.items()}
+        held = [documents.freeze(f) for f in freezes]
+        as_json({"store": where, "runs": runs, "rows": rows, "bytes": sizes, "freezes": held})
         return
     out = Printer()
     out.line(t(where, "bold"), "  ", t(size(sizes.get("total_bytes", 0))))
+    show_freezes(out, freezes, now())
     out.blank()
     if any(count.n for count in statuses.values()):
         out.facts([(status, t(count)) for status, count in statuses.items() if count.n])
@@ -48,7 +52,7 @@ def stats(session: Session) -> None:
     out.facts([(name.replace("_", " "), t(f"{n:,}")) for name, n in rows.items() if n])
     out.blank()
     packed, unpacked = sizes.get("snapshot_bytes", 0), sizes.get("snapshot_bytes_unpacked", 0)
-    kept = f"{size(packed)}, unpacked {size(unpacked)}" + (f" ({unpacked / packed:.0f} x)" if packed else "")
+    kept = f"{size(packed)}, unpacked {size(unpacked)}" + (f" ({unpacked / packed:.0f} x)" if unpacked > packed else "")
     facts = [("snapshots take", t(kept)), ("event bodies take", t(size(sizes.get("event_body_bytes", 0))))]
     if sizes.get("free_bytes"):
         facts.append(("free for use again", t(size(sizes["free_bytes"]))))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from walkback_console.cli import documents
 from walkback_console.cli.printing import Column, Printer, as_json, joined, t, word
 from walkback_console.cli.session import Session, now
-from walkback_console.plain_words import age, ago, clock, duration, left, many, moment, utc
+from walkback_console.plain_words import FOREVER, age, ago, clock, duration, left, many, moment, utc
 from walkback_store.errors import NotFound, PreconditionFailed
 from walkback_store.inbox import APPROVAL
 from walkback_store.machine.base import STORE
@@ -28,6 +28,15 @@ SHOWN_AT_MOST = 5
 FACTS_AT_MOST = 600
 """Characters of an event's facts that are shown; `--json` has the rest."""
 
+VALUE_AT_MOST = 200
+
+EVIDENCE = {
+    "happened": "found there",
+    "absent": "not there",
+    "absent_so_far": "not there so far",
+    "cannot_tell": "cannot tell",
+    "partial": "partly there",
+}
 UNSETTLED = frozenset({"awaiting_approval", "pending", "unknown"})
 QUESTIONS = (
     ("attempted?", "attempted"),
@@ -109,7 +118,7 @@ def _inbox_row(row: Row, at: int) -> list[Text]:
     what.append(t(row["run_id"]) if row["step"] is None else joined(t(row["run_id"]), " #", t(row["step"])))
     if row["n"] > 1:
         what.append(t(f"and {many(row['n'] - 1, 'other')}"))
-    when = left(row["deadline"], at) if row["deadline"] is not None else age(row["since"], at)
+    when = left(row["deadline"], at) if (row["deadline"] or FOREVER) < FOREVER else age(row["since"], at)
     return [t(row["kind"], "bold yellow"), t(when), t(f"{row['n']:,}"), _lines(what)]
 
 
@@ -123,9 +132,17 @@ def show_freezes(out: Printer, freezes: Sequence[Row], at: int) -> None:
     """On every list until lifted: nothing else explains why nothing happens."""
     for f in freezes:
         what = "everything" if f["name"] is None else f"{f['scope']} {f['name']}"
-        out.line(
-            t("FROZEN ", "bold red"), t(what, "bold"), t(f": {f['reason']} ({f['by']}, {ago(f['at'], at)})")
-        )  # fmt: skip
+        if f["until"] is None:
+            head, by = "FROZEN ", f"({f['by']}, {ago(f['at'], at)})"
+        else:  # nobody froze it: it failed too often, and it will be tried again
+            head, by = "BREAKER OPEN ", f"({ago(f['at'], at)}); {_next_try(f, at)}"
+        out.line(t(head, "bold red"), t(what, "bold"), t(f": {f['reason']} {by}"))
+
+
+def _next_try(breaker: Row, at: int) -> str:
+    if breaker["probe"] is not None:
+        return f"{place(breaker['probe'])} is trying it now"
+    return f"tried again {ago(breaker['until'], at)}" if breaker["until"] > at else "the next call tries it again"
 
 
 # --- runs --------------------------------------------------------------------------------------------------------
@@ -218,6 +235,7 @@ def show(session: Session, given: str, every: bool) -> None:
                         "attempts": [documents.attempt(a) for a in found.attempts],
                         "approvals": [documents.approval(a) for a in found.approvals],
                         "recovery": documents.value(_recovery(found.events)),
+                        "late": [documents.late(e) for e in _late(found.events)],
                     }
                     for found in unsettled
                 ],
@@ -270,9 +288,9 @@ def _needs_a_look(call: Row) -> bool:
 def _applies(freeze: Row, run: Row, calls: Sequence[Row]) -> bool:
     if freeze["scope"] == "agent":
         return bool(freeze["name"] == run["agent"])
+    waits = run["waits_for"] in {f"freeze:{freeze['name']}", f"breaker:{freeze['name']}"}
     if freeze["scope"] == "service":
-        return any(call["service"] == freeze["name"] for call in calls)
-    waits = run["waits_for"] == f"freeze:{freeze['name']}"
+        return waits or any(call["service"] == freeze["name"] for call in calls)
     return freeze["scope"] == "everything" or waits or any(call["tool"] == freeze["name"] for call in calls)
 
 
@@ -280,6 +298,15 @@ def _recovery(events: Sequence[Event]) -> Any:
     """The four answers given last, if they were asked for."""
     answers = [e.data for e in events if e.kind == "recovery" and "attempted" in e.data]
     return dict(answers[-1]) if answers else None
+
+
+def _late(events: Sequence[Event]) -> list[Event]:
+    return [e for e in events if e.kind == "late_evidence"]
+
+
+def _verified(events: Sequence[Event]) -> Event | None:
+    """What verify said last."""
+    return next((e for e in reversed(events) if e.kind == "verification"), None)
 
 
 def _about(run: Row, at: int) -> list[tuple[str, Text]]:
@@ -315,9 +342,19 @@ def _step_row(row: Row) -> list[Text]:
     effect = row["operation_effect"]
     kind = t("WRITE" if effect == "write" else effect, "bold" if effect == "write" else "")
     what = [joined(kind, " ", t(row["name"]))]
+    if row["operation_compensates"]:
+        what[0].append(t(f", undoes step {row['operation_compensates']}"))
     if row["operation_description"]:
         what.append(t(row["operation_description"], "bright_black"))
+    if row["operation_refers_to"]:
+        what.append(t(f"not called: done by {place(row['operation_refers_to'])}", "bright_black"))
     status = [word(row["operation_status"])]
+    if row["operation_compensated_by"]:
+        undone = row["operation_status"] == "compensated"
+        said = f"{'by' if undone else 'to be undone by'} step {row['operation_compensated_by']}"
+        status.append(t(said, "bright_black"))
+    elif row["operation_evidence"]:
+        status.append(t(EVIDENCE.get(row["operation_evidence"], row["operation_evidence"]), "bright_black"))
     if row["operation_duplicate_suspected"]:
         status.append(t("duplicate suspected", "bold yellow"))
     return [t(row["step"]), _lines(what), _lines(status), t(took), t(row["operation_attempts"] or "")]
@@ -331,15 +368,31 @@ def _show_operation(out: Printer, found: Any, at: int) -> None:
         facts.append(("what", t(call["description"])))
     if call["stake"]:
         facts.append(("stake", t(call["stake"], "bold")))
+    if call["compensates"]:
+        facts.append(("undoes", t(f"step {call['compensates']}")))
+    if call["service"]:
+        facts.append(("service", t(call["service"])))
+    if call["identity"]:
+        facts.append(("identity", t(call["identity"])))
     facts.append(("contract", t(_contract(call, at))))
     for approval in found.approvals:
         facts.append((f"approval {approval['n']}", t(_approval(approval, at))))
     for attempt in found.attempts:
         facts.append((f"attempt {attempt['n']}", t(_attempt(attempt))))
+    for late in _late(found.events):
+        facts.append(("too late", t(_too_late(late), "yellow")))
+    if (verified := _verified(found.events)) is not None:
+        facts.append(("verify", t(_verification(verified))))
     answers = _recovery(found.events) or {}
     for question, key in QUESTIONS:
         if key in answers:
             facts.append((question, t(answers[key])))
+    if answers and answers["verdict"] != call["status"] and call["ended_at"] is not None:
+        facts.append(("in the end", word(call["status"])))
+    if call["duplicate_suspected"]:
+        failed = call["status"] in {"failed", "denied"}
+        why = f"it counts as {call['status']}, and it happened" if failed else "more than one attempt may have happened"
+        facts.append(("duplicate?", t(f"suspected: {why}", "bold yellow")))
     if call["error_class"] or call["error"]:
         facts.append(("error", t(": ".join(filter(None, (call["error_class"], call["error"]))), "red")))
     out.facts(facts)
@@ -349,11 +402,14 @@ def _contract(call: Row, at: int) -> str:
     if call["key"] is None:
         key = "no key"
     elif call["key_until"] is None:
-        key = f"key {call['key']}"
+        key = f"key {call['key']}, which the other side need not remember"
+    elif call["key_until"] >= FOREVER:
+        key = f"key {call['key']}, remembered there for ever"
     else:
         key = f"key {call['key']}, remembered there until {utc(call['key_until'])} ({left(call['key_until'], at)})"
-    undo = f"undone by {call['compensate']}" if call["compensate"] else "cannot be undone"
-    return f"{key}; {'can verify' if call['can_verify'] else 'cannot verify'}; {undo}"
+    undo = f"; undone by {call['compensate']}" if call["compensate"] else "; cannot be undone"
+    verify = "can verify" if call["can_verify"] else "cannot verify"
+    return f"{key}; {verify}{'' if call['compensates'] else undo}"
 
 
 def _approval(approval: Row, at: int) -> str:
@@ -368,6 +424,32 @@ def _approval(approval: Row, at: int) -> str:
 def _attempt(attempt: Row) -> str:
     answer = {None: "no answer yet", "none": "no answer"}.get(attempt["answer"], attempt["answer"])
     return f"{attempt['status']}, {answer}; by {attempt['worker']} at {clock(attempt['started_at'])}"
+
+
+def _too_late(event: Event) -> str:
+    attempt, answer = event.data.get("attempt", "?"), event.data.get("answer", "answered")
+    said = f"attempt {attempt}: {answer} at {clock(event.at)}, after it had been given up"
+    output = event.data.get("output")
+    return said if output is None else f"{said}: {_short(output)}"
+
+
+def _verification(event: Event) -> str:
+    evidence = str(event.data.get("evidence"))
+    found = event.data.get("found")
+    if isinstance(found, dict) and found.keys() == {"detail"}:
+        found = found["detail"]
+    said = f"{EVIDENCE.get(evidence, evidence)} at {clock(event.at)}"
+    return said if found is None else f"{said}: {_short(found)}"
+
+
+def _short(stored: object) -> str:
+    said = stored if isinstance(stored, str) else json.dumps(documents.value(stored), ensure_ascii=False)
+    return said if len(said) <= VALUE_AT_MOST else f"{said[:VALUE_AT_MOST]} ..."
+
+
+def place(text: str) -> str:
+    """`run#step`, as it is shown elsewhere."""
+    return " #".join(text.rsplit("#", 1))
 
 
 # --- events ------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,12 +16,17 @@ if TYPE_CHECKING:
     from walkback_store import Store
 
 
-class NotConfirmed(Exception):
-    """The person said no, or nobody could be asked."""
+class Explained(Exception):
+    """Why a command ends here, in words for whoever called it; `lines` go below them as they are."""
 
-    def __init__(self, message: str, exit_code: int) -> None:
+    def __init__(self, message: str, exit_code: int, lines: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+        self.lines = lines
+
+
+class NotConfirmed(Explained):
+    """The person said no, or nobody could be asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,7 @@ def exit_code_of(error: Exception) -> int | None:
         Unreachable,
     )
 
-    if isinstance(error, NotConfirmed):
+    if isinstance(error, Explained):
         return error.exit_code
     if isinstance(error, CannotOpen | TooSlow | Unreachable):
         return UNREACHABLE

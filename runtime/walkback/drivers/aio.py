@@ -210,11 +210,9 @@ class AsyncDriver:
             case Entropy():
                 return place.random.randbytes(16)
             case Invoke():
-                try:
-                    return await self._invoke(wish)
-                finally:
-                    if self._entered:
-                        place.leave(self._entered.pop())
+                place_taken = bool(self._entered)
+                self._entered.clear()
+                return await self._invoke(wish, _Taken(place, wish.tool) if place_taken else None)
             case Verify():
                 return await self._verify(wish)
             case Observe():
@@ -250,7 +248,14 @@ class AsyncDriver:
         if fault is not None and fault.what is What.DELAY:
             await asyncio.sleep(fault.seconds)
 
-    async def _invoke(self, wish: Invoke) -> Answered:
+    async def _invoke(self, wish: Invoke, taken: _Taken | None) -> Answered:
+        try:
+            return await self._called(wish, taken)
+        finally:
+            if taken is not None and not taken.hangs:
+                taken.leave()
+
+    async def _called(self, wish: Invoke, taken: _Taken | None) -> Answered:
         place, tool, step = self._place, wish.tool, wish.op.step
         before = place.faults.at("call", "before", tool.name, step) if place.faults else None
         await self._slow(before)
@@ -271,7 +276,7 @@ class AsyncDriver:
                 if tool.is_async:
                     output = await tool.function(**given)
                 else:
-                    output = await in_thread(tool.function, given, late=lambda f: self._came_late(wish, f))
+                    output = await in_thread(tool.function, given, late=lambda f: self._came_late(wish, f, taken))
                 if place.faults:
                     after = place.faults.at("call", "after", tool.name, step)
                     await self._slow(after)
@@ -282,7 +287,13 @@ class AsyncDriver:
         except RunLeft:
             raise
         except TimeoutError as error:
-            return base.no_answer(tool) if limit.expired() else base.raised(tool, error)
+            if not limit.expired():
+                return base.raised(tool, error)
+            if not tool.is_async:  # its thread goes on, and counts until it ends
+                place.left_behind += 1
+                if taken is not None:
+                    taken.hangs = True
+            return base.no_answer(tool)
         except asyncio.CancelledError as cancelled:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -292,8 +303,11 @@ class AsyncDriver:
             return base.raised(tool, error)
         return base.acknowledged(output)
 
-    def _came_late(self, wish: Invoke, ended: Callable[[], Any]) -> None:
+    def _came_late(self, wish: Invoke, ended: Callable[[], Any], taken: _Taken | None) -> None:
         """A plain tool came back after its time was over. What it says is evidence, and nothing else."""
+        self._place.left_behind -= 1
+        if taken is not None:
+            taken.leave()
         try:
             answer = base.acknowledged(ended())
         except BaseException as error:
@@ -303,13 +317,16 @@ class AsyncDriver:
         task.add_done_callback(_late.discard)
 
     async def _verify(self, wish: Verify) -> Evidence:
-        place, tool = self._place, wish.tool
-        fault = place.faults.at("verify", "before", tool.name, wish.op.step) if place.faults else None
+        place, tool, step = self._place, wish.tool, wish.op.step
+        fault = place.faults.at("verify", "before", tool.name, step) if place.faults else None
         await self._slow(fault)
         try:
             if fault is not None and fault.what is What.RAISE and fault.error is not None:
                 raise fault.error()
-            return base.found(await self._ask(tool, tool.verify, wish.op))
+            evidence = base.found(await self._ask(tool, tool.verify, wish.op))
+            if place.faults:
+                await self._slow(place.faults.at("verify", "after", tool.name, step))
+            return evidence
         except RunLeft:
             raise
         except asyncio.CancelledError:
@@ -343,6 +360,8 @@ class AsyncDriver:
 
     async def _enter(self, wish: Enter) -> None:
         while not self._place.enter(wish.tool, wait=False):
+            if self._place.stopping.is_set():
+                raise Stopping("the worker is asked to stop")
             await asyncio.sleep(LOOK_EVERY / 5)
         self._entered.append(wish.tool)
 
@@ -353,6 +372,18 @@ class AsyncDriver:
         for error in sorted(errors, key=lambda e: not isinstance(e, RunLeft)):
             raise error
         return [r.value for r in results]
+
+
+class _Taken:
+    """A place of a tool with limited concurrency, taken for one call."""
+
+    def __init__(self, place: Workplace, tool: Tool) -> None:
+        self._place = place
+        self._tool = tool
+        self.hangs = False
+
+    def leave(self) -> None:
+        self._place.leave(self._tool)
 
 
 _late: set[asyncio.Task[Any]] = set()

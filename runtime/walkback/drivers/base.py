@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 
 from walkback.errors import LeaseLost, Stopping
 from walkback.evidence import Evidence, cannot_tell
-from walkback.protocol import SECOND
+from walkback.terms import SECOND
 from walkback.testing.faults import Faults
 from walkback.tools import Tool
 from walkback.wishes import Answered, Commit
@@ -42,6 +42,8 @@ class Workplace:
     gate: threading.Condition = field(default_factory=threading.Condition)
     busy: dict[str, int] = field(default_factory=dict)
     """How many calls of each tool with limited concurrency are under way, hung ones included."""
+    left_behind: int = 0
+    """Threads of plain tools of async agents that did not come back in time."""
     offset: int = 0
     """The store's clock against this machine's, in microseconds, as far as commits have told."""
     random: random.Random = field(default_factory=random.SystemRandom)
@@ -50,9 +52,15 @@ class Workplace:
     def now(self) -> int:
         return time.time_ns() // 1000 + self.offset
 
-    def heard(self, committed: Sequence[Committed]) -> None:
-        if self.store.backend.locks_rows and committed:  # PostgreSQL's clock counts there; on SQLite it is ours
-            self.offset = committed[-1].at - time.time_ns() // 1000
+    def heard(self, committed: Sequence[Committed], since: int) -> None:
+        """A commit that was asked for at `since` was made between then and now: so far off can this clock be, at most.
+
+        By its date alone a slow commit would put the clock back, and deadlines with it.
+        """
+        new = [c.at for c in committed if not c.repeated]
+        if self.store.backend.locks_rows and new:  # PostgreSQL's clock counts there; on SQLite it is ours
+            at = new[-1]
+            self.offset = min(max(self.offset, at - time.time_ns() // 1000), at - since)
 
     def is_dead(self, worker: str) -> bool:
         """Known to be gone, not merely silent. A process on another machine, or of another boot, is never known."""
@@ -77,7 +85,7 @@ class Workplace:
 
     def submit(self, wish: Commit) -> list[Committed | StoreError]:
         """What became of each, for certain: a COMMIT whose fate is unknown is submitted again, with the same ids."""
-        until = time.monotonic() + GIVE_UP_AFTER
+        until, since = time.monotonic() + GIVE_UP_AFTER, time.time_ns() // 1000
         while True:
             try:
                 results = self.store.commit(wish.transitions)
@@ -86,7 +94,7 @@ class Workplace:
                     raise LeaseLost(f"the store does not answer: {error}") from error
                 time.sleep(PAUSE)
             else:
-                self.heard([r for r in results if isinstance(r, Committed)])
+                self.heard([r for r in results if isinstance(r, Committed)], since)
                 return results
 
     # --- tools with limited concurrency ----

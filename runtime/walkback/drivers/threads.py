@@ -187,7 +187,10 @@ class ThreadDriver:
         try:
             if fault is not None and fault.what is What.RAISE and fault.error is not None:
                 raise fault.error()
-            return base.found(self._ask(tool, tool.verify, wish, "verify"))
+            evidence = base.found(self._ask(tool, tool.verify, wish, "verify"))
+            if place.faults:
+                self._slow(place.faults.at("verify", "after", tool.name, step))
+            return evidence
         except RunLeft:
             raise
         except BaseException as error:

@@ -1,8 +1,7 @@
 """Faults on purpose: crash here, lose this answer, delay that one.
 
 A fault names a point of the protocol, and what goes wrong there. Points are named after the wishes: `commit:Intend`,
-`commit:Settle`, `call`, `verify`, `wait`, … Real drivers and the simulator ask the same object, so a test may first
-run in virtual time and then with real processes.
+`commit:Settle`, `call`, `verify`, `wait` and so on. These are for real workers; the simulator has a `Plan` of its own.
 
 >>> from walkback.testing import Faults
 >>> faults = Faults().crash("call", when="after", tool="send_mail")
@@ -31,8 +30,6 @@ class What(StrEnum):
     RAISE = "raise"
     LOSE_COMMIT = "lose commit"
     """The commit is made, and its answer is lost; the driver has to find out."""
-    STALE = "stale"
-    """Verify sees the world as it was before the call."""
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from walkback.drivers import base
 from walkback.errors import RunLeft
 from walkback.evidence import Evidence
 from walkback.execution import Execution
-from walkback.protocol import SECOND, Hold
+from walkback.terms import SECOND, Hold
 from walkback.tools import Registry
 from walkback.wishes import (
     Answered,
