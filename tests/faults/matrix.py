@@ -59,7 +59,7 @@ def look(op: wb.Op) -> wb.Evidence:
     return wb.happened({"done": op.args["what"]}) if found else wb.absent()
 
 
-@wb.tool(effect="read")
+@wb.tool(effect="read", retry=PATIENT)
 def peek(what: str) -> dict[str, str]:
     return {"seen": what}
 

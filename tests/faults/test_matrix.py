@@ -45,6 +45,21 @@ def plan(kind: Kind, world: str, at: int | None = None, process: str | None = No
     return Plan(at=at, process=process, calls=calls, **given)
 
 
+THOROUGH = {"all well", "response lost"}
+"""In these worlds everything is tried even in the short campaign; in the others, a crash at every wish, and a freeze at
+those that reach out."""
+
+
+def is_worth_a_trial(world: str, process: str, point: str) -> bool:
+    if process == "commit lost" and not point.startswith("commit:"):
+        return False
+    if LONG or process == "crash":
+        return True
+    if world in THOROUGH:
+        return process != "frozen for long"
+    return process == "frozen past the deadline" and point.startswith(("commit:", "call", "verify"))
+
+
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Laboratory]:
     with laboratory(tmp_path) as found:
@@ -58,11 +73,12 @@ def test_whatever_happens_at_any_wish_effects_happen_once_and_the_run_ends(
 ) -> None:
     wishes = lab.trial(kind, plan(kind, world)).go().sim.wishes
     assert len(wishes) > 5
-    for process in PROCESS if LONG else PROCESS[:-1]:
+    for process in PROCESS:
         for at, point in enumerate(wishes):
-            if process != "commit lost" or point.startswith("commit:"):
+            if is_worth_a_trial(world, process, point):
                 lab.trial(kind, plan(kind, world, at, process)).go()
-    assert fsck(lab.store).problems == []
+    if LONG or world in THOROUGH:
+        assert fsck(lab.store).problems == []
 
 
 @pytest.mark.parametrize("first", range(0, SLICES * SEEDS_PER_SLICE, SEEDS_PER_SLICE))
