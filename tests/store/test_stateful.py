@@ -428,7 +428,7 @@ WEIGHTS: dict[type[Transition], float] = {
     operations.AskApproval: 5,
     runs.NeedOperator: 4,
     people.Approve: 8,
-    people.DecideRetry: 8,
+    people.DecideRetry: 20,
     people.RecordHappened: 10,
     people.RecordAbsent: 10,
     people.RequestVerify: 12,
