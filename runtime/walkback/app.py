@@ -29,7 +29,8 @@ from walkback_store.work import COPY
 class App:
     """`app = wb.App("sqlite:///walkback.db", agents=[close_order])`
 
-    Tools that agents call by object need not be listed; those that are called by name, or that undo others, do. Opening
+    Tools within reach of an agent's code need not be listed: those of its module, and those of other modules that it
+    names. A tool that the app does not know is refused when it is called, because recovery could not find it. Opening
     the store waits for the first use, so an app can be made at import time.
     """
 
