@@ -203,7 +203,8 @@ def _own(hold: Hold, request: Request, identity: str, state: bytes | None) -> Pr
             return Settled(step=request.step, tool=request.tool.name, status=O.SUCCEEDED, result=result)
         else:
             row = yield Look(lambda store: store.identity(identity))
-            return int(row["generation"])
+            if (row["run_id"], row["step"]) == (hold.run_id, request.step):  # it may have been taken over since
+                return int(row["generation"])
 
 
 def outcome_of(store: Any, run_id: str, step: str) -> object:
