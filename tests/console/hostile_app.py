@@ -10,7 +10,7 @@ EVIL = f"\x1b[2J\x1b]52;c;ZXZpbA==\x07\x9b2J\u202e\u200b\r\n{MARKUP}"
 
 @wb.agent(name=f"agent {MARKUP}")
 def hostile(run: wb.Run) -> None:
-    raise SystemExit(f"raised:{EVIL}")
+    raise BaseException(f"raised:{EVIL}")
 
 
 app = wb.App(agents=[hostile])

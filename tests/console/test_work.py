@@ -303,7 +303,7 @@ def test_an_app_that_is_not_there_is_a_mistake_of_the_command_line(shop: Path, n
         ("def broken():\n    1 / 0\nbroken()", "ZeroDivisionError: division by zero"),
         ("import not_installed", "ModuleNotFoundError: No module named 'not_installed'"),
         ("def f(:", "SyntaxError: invalid syntax"),
-        ("import sys; sys.exit('no settings')", "SystemExit: no settings"),
+        ("import sys; sys.exit('no settings')", "BaseException: no settings"),
         ("def app(): raise ValueError('no settings')", "ValueError: no settings"),
         (f"raise ValueError({HOSTILE!r})", "ValueError: ␛]52;c;ZXZpbA==␇<U+202E><U+009B>2J"),
     ],
@@ -376,14 +376,14 @@ def test_what_the_runtime_warns_of_reaches_the_terminal_as_marks(tmp_path: Path)
     (tmp_path / "mine.py").write_text(
         "import walkback as wb\n"
         "@wb.agent\n"
-        f"def buyer(run: wb.Run, cents: int):\n    raise SystemExit({HOSTILE!r})\n"
+        f"def buyer(run: wb.Run, cents: int):\n    raise BaseException({HOSTILE!r})\n"
         "app = wb.App('mine.db', agents=[buyer])\n"
     )
     start(tmp_path / "mine.db")
     done = work(tmp_path, "mine:app", "--until-idle")
     assert done.returncode == 0
     assert "ERROR: run r1 could not be carried on" in done.stderr
-    assert "SystemExit: ␛]52;c;ZXZpbA==␇<U+202E><U+009B>2J" in done.stderr
+    assert "BaseException: ␛]52;c;ZXZpbA==␇<U+202E><U+009B>2J" in done.stderr
     assert all(c == "\n" or c.isprintable() for c in done.stderr)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -78,6 +79,15 @@ def ops(app: wb.App, run_id: str) -> dict[str, str]:
 
 def kinds(app: wb.App, run_id: str, step: str | None = None) -> list[str]:
     return [e.kind for e in app.store.events(run_id, limit=1000) if step is None or e.step == step]
+
+
+def until_threads_end() -> None:
+    """Threads that were left behind have said what they know, and are gone: the store may be closed."""
+    for _ in range(400):
+        if not any(thread.name.startswith("walkback-") for thread in threading.enumerate()):
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError("threads of runs are still there")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 import walkback as wb
-from tests.runtime.shop import ANN, Person, Shop, kinds, opened, ops, why, work
+from tests.runtime.shop import ANN, Person, Shop, kinds, opened, ops, until_threads_end, why, work
 from walkback_store.machine.people import DecideRetry, RecordAbsent, Refuse, RequestVerify
 from walkback_store.values import fingerprint
 
@@ -315,6 +315,7 @@ def test_a_tool_that_hangs_is_left_behind_and_what_it_says_later_is_kept(store_u
             if "late_evidence" in kinds(app, "r"):
                 break
             deadline.wait(0.05)
+        until_threads_end()
         late = next(e for e in app.store.events("r") if e.kind == "late_evidence")
         assert (late.data["attempt"], late.data["answer"], late.data["output"]) == (1, "acknowledged", 1)
         assert app.store.operation("r", "1").operation["duplicate_suspected"] == 0  # the key stood for both
@@ -346,6 +347,7 @@ def test_two_effects_that_nothing_could_rule_out_are_suspected_when_the_late_ans
             if "late_evidence" in kinds(app, "r"):
                 break
             threading.Event().wait(0.05)
+        until_threads_end()
         assert shop.count("act") == 2
         assert app.store.operation("r", "1").operation["duplicate_suspected"] == 1
 

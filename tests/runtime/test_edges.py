@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import walkback as wb
-from tests.runtime.shop import ANN, Person, Shop, kinds, opened, ops, why, work
+from tests.runtime.shop import ANN, Person, Shop, kinds, opened, ops, until_threads_end, why, work
 from walkback_store.errors import Unreachable
 from walkback_store.machine.people import RecordAbsent, RequestCancel
 from walkback_store.machine.store_wide import Freeze, Unfreeze
@@ -196,6 +196,7 @@ def test_a_branch_that_hangs_does_not_cost_its_neighbour_the_answer(store_url: s
         app.start("agent", run_id="r")
         work(app)
         free.set()
+        until_threads_end()
         assert app.result("r") == ["good", "back"]
         assert ops(app, "r") == {"1.1": "succeeded", "1.2": "succeeded"}
         assert shop.count("good") == 1

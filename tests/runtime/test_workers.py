@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import walkback as wb
-from tests.runtime.shop import Shop, kinds, opened, why, work
+from tests.runtime.shop import Shop, kinds, opened, until_threads_end, why, work
 from walkback.testing import Faults
 from walkback.worker import Worker
 from walkback_store.machine.store_wide import LoseWorker
@@ -168,6 +168,7 @@ def test_a_worker_that_lost_its_lease_in_the_middle_changes_nothing_but_says_wha
         second.join()
         thread.join()
         until(lambda: "late_evidence" in kinds(app, "r"))
+        until_threads_end()
         assert app.result("r") == 2
         assert len({key for _, key in shop.done}) == 1
         assert app.store.operation("r", "1").operation["duplicate_suspected"] == 0
@@ -200,6 +201,7 @@ def test_a_run_that_takes_three_workers_with_it_is_looked_at_by_a_person(store_u
         assert kind == "review"
         assert "3 workers" in detail
         stuck.set()
+        until_threads_end()
 
 
 def test_a_fault_of_the_runtime_itself_is_put_before_a_person(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

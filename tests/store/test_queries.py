@@ -799,6 +799,8 @@ def questions(store: Store, now: int) -> dict[str, Callable[[], Any]]:
         "held_up": lambda: store.held_up(most),
         "identity": lambda: store.identity("invoice/7"),
         "breakers": store.breakers,
+        "worker": lambda: store.worker("w"),
+        "next_wake": lambda: store.next_wake({"a": ["1"]}),
     }
 
 

@@ -924,7 +924,7 @@ def check_all(url: str, examples: int) -> Arena:
 def test_on_sqlite_nothing_that_workers_and_operators_do_breaks_a_promise(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    made = check_all(f"sqlite:///{tmp_path_factory.mktemp('stateful') / 'walkback.db'}", 60)
+    made = check_all(f"sqlite:///{tmp_path_factory.mktemp('stateful') / 'walkback.db'}", 100)
     # A machine that is always refused keeps every promise too. Which ones a change of this file leaves out is chance.
     left_out = {t.__name__ for t in MAKERS} - made.applied.keys()
     assert len(left_out) <= len(MAKERS) // 8, f"never applied: {sorted(left_out)}"

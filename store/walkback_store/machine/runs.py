@@ -31,7 +31,7 @@ from walkback_store.machine.base import (
     View,
     check_name,
 )
-from walkback_store.machine.gates import FREEZE, IDENTITY, UNDECIDED, check_freezes, owner_status
+from walkback_store.machine.gates import CLAIMED, FREEZE, IDENTITY, UNDECIDED, check_freezes, owner_status
 from walkback_store.values import decode, encode, fingerprint
 from walkback_store.words import (
     FINISHED,
@@ -401,6 +401,8 @@ class WakeRun(OnRun):
         if row is None:
             return
         status = owner_status(view, row)
+        if status == CLAIMED and row["run_id"] == self.run_id:  # nobody but this run can call
+            return
         if status in UNDECIDED:
             raise PreconditionFailed(
                 f"run {self.run_id!r} goes on waiting: {row['run_id']}#{row['step']}, which owns {identity!r}, is "
