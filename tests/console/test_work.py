@@ -303,7 +303,7 @@ def test_an_app_that_is_not_there_is_a_mistake_of_the_command_line(shop: Path, n
         ("def broken():\n    1 / 0\nbroken()", "ZeroDivisionError: division by zero"),
         ("import not_installed", "ModuleNotFoundError: No module named 'not_installed'"),
         ("def f(:", "SyntaxError: invalid syntax"),
-        ("import sys; sys.exit('no settings')", "BaseException: no settings"),
+        ("import sys; sys.exit('no settings')", "SystemExit: no settings"),
         ("def app(): raise ValueError('no settings')", "ValueError: no settings"),
         (f"raise ValueError({HOSTILE!r})", "ValueError: ␛]52;c;ZXZpbA==␇<U+202E><U+009B>2J"),
     ],

@@ -45,8 +45,8 @@ import signal, sys
 from tests.store.test_interrupts import note
 from walkback_store import open_store
 with open_store(sys.argv[1]) as store:
-    print("waiting", flush=True)
     try:
+        print("waiting", flush=True)
         store.do(note())
         signal.pause()  # should it have come through before the signal did
     except KeyboardInterrupt:
