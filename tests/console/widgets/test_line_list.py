@@ -40,19 +40,19 @@ class Shown(App[None]):
     def compose(self) -> ComposeResult:
         yield self.lines
 
-    def on_line_list_selected(self, event: Rows.Selected) -> None:
+    def on_line_list_selected(self, event: LineList.Selected) -> None:
         self.heard.append(("selected", event.key))
 
-    def on_line_list_opened(self, event: Rows.Opened) -> None:
+    def on_line_list_opened(self, event: LineList.Opened) -> None:
         self.heard.append(("opened", event.key))
 
-    def on_line_list_gone(self, event: Rows.Gone) -> None:
+    def on_line_list_gone(self, event: LineList.Gone) -> None:
         self.heard.append(("gone", event.key))
 
-    def on_line_list_unseen(self, event: Rows.Unseen) -> None:
+    def on_line_list_unseen(self, event: LineList.Unseen) -> None:
         self.heard.append(("unseen", event.key))
 
-    def on_line_list_wanted(self, event: Rows.Wanted) -> None:
+    def on_line_list_wanted(self, event: LineList.Wanted) -> None:
         self.heard.append(("wanted", (event.first, event.last)))
 
     def screen_lines(self) -> list[str]:
@@ -339,7 +339,8 @@ def test_pages_are_asked_for_once_and_loaded_under_the_cursor() -> None:
     async def claim(app: Shown, pilot: Pilot[None]) -> None:
         await pilot.press("end")
         await pilot.pause()
-        assert app.lines.selected is None
+        unloaded = app.lines.selected
+        assert unloaded is None
         assert app.screen_lines()[9] == "▌ ..."
         assert app.heard == [("wanted", (990, 999))]
         acted: list[str] = []
