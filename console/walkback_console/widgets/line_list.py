@@ -246,6 +246,15 @@ class LineList(ScrollView, Generic[R], can_focus=True):
         self._asked.clear()
         self._follow(old, shown, hold)
 
+    def set_row_height(self, height: int) -> None:
+        """Lines that every row takes; the selected row stays in view."""
+        if height != self._row_height:
+            self._row_height = height
+            self._drawn.clear()
+            self._settle()
+            self._scroll_to_cursor()
+            self.refresh()
+
     def loaded(self) -> None:
         """The source has rows that it did not have before, or more of them."""
         self._asked.clear()
@@ -622,7 +631,9 @@ class LineList(ScrollView, Generic[R], can_focus=True):
         if state.ghost:  # grey, whatever colours the row had
             text = Text(text.plain)
         # Renderers make their text safe; here it costs next to nothing to be sure.
-        return [Segment(safe(segment.text), segment.style) for segment in text.render(paper(self.app.theme)) if segment.text]
+        return [
+            Segment(safe(segment.text), segment.style) for segment in text.render(paper(self.app.theme)) if segment.text
+        ]
 
     def _style(self, state: RowState) -> Style:
         style = self.rich_style
