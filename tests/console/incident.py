@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import walkback as wb
 from tests.console.incident_app import CHARGE_TIMEOUT, fate, make_app
@@ -35,12 +35,27 @@ OUTAGE = 40
 DECOYS = 44
 
 
+class Names(NamedTuple):
+    """Who and what the runs are about."""
+
+    customer: str
+    other: str
+    company: str
+    parcel: str
+    region: str
+
+
+WIDE = Names("山田 太郎", "Ōsaka 商店", "三菱重工業", "is lost 📦 荷物が届かない", "アジア太平洋 🌏")
+NARROW = Names("Ann Example", "Café Müller", "Acme Heavy Industries", "is lost", "asia-pacific")
+
+
 @dataclass(slots=True)
 class Incident:
     """What was made, by name. An operation is a run and a step."""
 
     url: str
     world: World
+    names: Names
     mail: tuple[str, str] = ("", "")
     """Unknown, and cannot be undone."""
     outage: list[tuple[str, str]] = field(default_factory=list)
@@ -84,13 +99,14 @@ class Incident:
         return found | ({"compensation_failed": 1} if self.compensation_failed else {})
 
 
-def fill(url: str, folder: Path, *, urgent: bool = False) -> Incident:
+def fill(url: str, folder: Path, *, urgent: bool = False, wide: bool = True) -> Incident:
     """`urgent` adds what comes before everything else: an approval that runs out within minutes, and a failed
     compensation. Without it, the mail that nobody can call back is first.
 
-    In the end everything in the world works again.
+    `wide`: with names in CJK and emoji, for which a font for pictures has no glyphs. In the end everything in the world
+    works again.
     """
-    incident = Incident(url, move_to(folder))
+    incident = Incident(url, move_to(folder), names=WIDE if wide else NARROW)
     with _quiet():
         with _phase(url, 300) as (store, app):
             _decoys(incident, app, range(DECOYS // 2))
@@ -146,7 +162,12 @@ def _decoys(incident: Incident, app: wb.App, numbers: range) -> None:
     for n in numbers:
         incident.decoys.append(
             app.start(
-                "bill_order", run_id=f"order-{7000 + n}", tags=["production"], order=f"order-{7000 + n}", cents=980 + n
+                "bill_order",
+                run_id=f"order-{7000 + n}",
+                tags=["production"],
+                order=f"order-{7000 + n}",
+                cents=980 + n,
+                customer=incident.names.customer,
             )
         )
 
@@ -156,7 +177,7 @@ def _put_in(incident: Incident, store: Store, app: wb.App) -> None:
     store.do(
         StartRun(
             actor="service:app", run_id=incident.stuck, agent="bill_order", version="7", state=encode({}),
-            input={"order": "order-1", "cents": 100, "customer": "李小龍"},
+            input={"order": "order-1", "cents": 100, "customer": incident.names.other},
         )
     )  # fmt: skip
     incident.duplicate = run_id, step = incident.decoys[0], "3"
@@ -179,7 +200,7 @@ def _outage(incident: Incident, app: wb.App) -> None:
             tags=["production", "checkout"],
             order=order,
             cents=125_000 + n,
-            customer=f"客{n}",
+            customer=f"{incident.names.customer} {n}",
         )
         incident.outage.append((run_id, "3"))
 
@@ -187,12 +208,12 @@ def _outage(incident: Incident, app: wb.App) -> None:
 def _morning(incident: Incident, app: wb.App) -> None:
     incident.mail = (app.start("notify_customer", run_id="notify-4711", order="order-4711"), "3")
     for n in range(2):
-        run_id = app.start("open_case", run_id=f"case-{n}", subject=f"parcel {n} is lost 📦 荷物が届かない")
+        run_id = app.start("open_case", run_id=f"case-{n}", subject=f"parcel {n} {incident.names.parcel}")
         incident.tickets.append((run_id, "1"))
     incident.diverged = app.start("reprice", run_id="reprice-T-100", sku="T-100")
     incident.drifted = app.start("convert", run_id="convert-USD", currency="USD")
     incident.waiting = app.start("onboard", run_id="onboard-acme", customer="ACME GmbH & Co. KG")
-    incident.paused = app.start("onboard", run_id="onboard-paused", customer="Ōsaka 商店")
+    incident.paused = app.start("onboard", run_id="onboard-paused", customer=incident.names.other)
     incident.cancelled = app.start("onboard", run_id="onboard-twice", customer="twice")
     for n in (1, 2):
         incident.failed.append(app.start("reconcile", run_id=f"reconcile-{n}", order=f"order-{n}", currency="CHF"))
@@ -209,10 +230,13 @@ def _approvals(incident: Incident, app: wb.App, urgent: bool) -> None:
     for n in range(3):
         order = f"order-{9000 + n}"
         cents = 12_345_678_901_234 if n else 250_000
-        asked["big"] = (app.start("bill_order", run_id=order, order=order, cents=cents, customer="三菱重工業"), "3")
+        asked["big"] = (
+            app.start("bill_order", run_id=order, order=order, cents=cents, customer=incident.names.company),
+            "3",
+        )
     if urgent:
         asked["soon"] = (app.start("quarterly-rotation-of-the-signing-keys-of-all-integrations", run_id="rotation-apac",
-                                   region="asia-pacific"), "1")  # fmt: skip
+                                   region=incident.names.region), "1")  # fmt: skip
         incident.compensation_failed = app.start(
             "open_case", run_id="case-locked", subject="locked: invoice 77 is wrong", fails=True
         )

@@ -138,7 +138,7 @@ def deploy(service: str, version: str, manifest: dict[str, Any], *, op: wb.Op) -
     name="rotate_the_signing_keys_of_every_warehouse_and_carrier_integration",
     approval=True,
     approval_expires=EXPIRES_SOON,
-    describe=lambda a: f"鍵を更新する 🔑 {a['region']}: every carrier signs anew",
+    describe=lambda a: f"new signing keys in {a['region']}: every carrier signs anew",
     stake=lambda a: "$123,456,789,012.34",
     retry=ONCE,
 )
@@ -172,7 +172,7 @@ def notify_customer(run: wb.Run, order: str) -> str:
 
 
 @wb.agent
-def bill_order(run: wb.Run, order: str, cents: int, customer: str = "山田 太郎") -> str:
+def bill_order(run: wb.Run, order: str, cents: int, customer: str = "Ann Example") -> str:
     run.plan(["read the order", "decide", "charge", "put it down"])
     run.state["order"] = run.call(read_order, order=order)
     run.decide("how to pay", "card on file", rationale="the customer chose it at checkout, 14 days ago")
@@ -209,7 +209,7 @@ def release(run: wb.Run, service: str, version: str, settings: int = 4) -> str:
 
 @wb.agent
 def tell_everyone(run: wb.Run, channel: str) -> str:
-    return str(run.call(announce, channel=channel, text="Payments are slow this morning. お待ちください。"))
+    return str(run.call(announce, channel=channel, text="Payments are slow this morning."))
 
 
 @wb.agent(name="quarterly-rotation-of-the-signing-keys-of-all-integrations")
