@@ -44,6 +44,10 @@ class Printer:
         """Folded at the width of the terminal, never cut."""
         self._out.print(joined(*parts), overflow="fold")
 
+    def paste(self, text: str) -> None:
+        """A line that is not folded: it will be copied to somewhere else. May hold text from the store."""
+        self._out.print(t(text), soft_wrap=True)
+
     def facts(self, facts: Sequence[tuple[str, Text]], indent: int = 2) -> None:
         """Names and values below each other."""
         table = Table.grid(padding=(0, 2, 0, 0))

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from walkback_console.cli import documents
+from walkback_console.cli.finding import find_run, known_run, place, shell
 from walkback_console.cli.printing import Column, Printer, as_json, joined, t, word
 from walkback_console.cli.session import Session, now
 from walkback_console.plain_words import FOREVER, age, ago, clock, duration, left, many, moment, utc
-from walkback_store.errors import NotFound, PreconditionFailed
+from walkback_store.errors import PreconditionFailed
 from walkback_store.inbox import APPROVAL
 from walkback_store.machine.base import STORE
 from walkback_store.paging import MAX_PAGE, PAGE
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from walkback_store.log import Event, Row
     from walkback_store.paging import Count
 
-SHOWN_AT_MOST = 5
 FACTS_AT_MOST = 600
 """Characters of an event's facts that are shown; `--json` has the rest."""
 
@@ -45,21 +45,6 @@ QUESTIONS = (
     ("retry safe?", "retry_safe"),
     ("verdict", "verdict"),
 )
-
-
-def find_run(store: Store, given: str) -> str:
-    """The id of the one run that begins with what was typed. A pruned run has to be named in full."""
-    try:
-        return str(store.run(given)["run_id"])
-    except NotFound:
-        page = store.runs(RunFilter(prefix=given), limit=SHOWN_AT_MOST + 1)
-    ids = [row["run_id"] for row in page.rows]
-    if len(ids) == 1:
-        return str(ids[0])
-    if ids:
-        listed = ", ".join(ids[:SHOWN_AT_MOST]) + (", ..." if len(ids) > SHOWN_AT_MOST else "")
-        raise NotFound(f"{given!r} is the beginning of several runs: {listed}. Give more of it.")
-    raise NotFound(f"there is no run {given!r} in this store, and none that begins so. `walkback runs` lists them.")
 
 
 # --- inbox -------------------------------------------------------------------------------------------------------
@@ -447,11 +432,6 @@ def _short(stored: object) -> str:
     return said if len(said) <= VALUE_AT_MOST else f"{said[:VALUE_AT_MOST]} ..."
 
 
-def place(text: str) -> str:
-    """`run#step`, as it is shown elsewhere."""
-    return " #".join(text.rsplit("#", 1))
-
-
 # --- events ------------------------------------------------------------------------------------------------------
 
 
@@ -466,14 +446,6 @@ def events(session: Session, given: str, after: int, follow: bool) -> None:
             while True:
                 after = _drain(store, run_id, after, writer)
                 feed.wait()
-
-
-def known_run(store: Store, given: str) -> str:
-    try:
-        store.events(given, limit=1)  # a pruned run still has its audit events, but no row
-    except NotFound:
-        return find_run(store, given)
-    return given
 
 
 def _drain(store: Store, run_id: str | None, after: int, writer: _Lines | _JsonLines) -> int:
@@ -527,9 +499,3 @@ def facts_of(event: Event) -> str:
     if len(said) <= FACTS_AT_MOST:
         return said
     return f"{said[:FACTS_AT_MOST]} ... ({len(said):,} characters; --json shows all of them)"
-
-
-def shell(text: str) -> str:
-    import shlex
-
-    return shlex.quote(text)
