@@ -9,7 +9,7 @@ import orjson
 from sqlalchemy import (
     BigInteger,
     Select,
-    and_,
+    case,
     func,
     literal,
     literal_column,
@@ -38,7 +38,9 @@ from walkback_store.paging import (
 )
 from walkback_store.reading import Moment
 from walkback_store.run_lists import RunFilter
+from walkback_store.timelines import Timelines
 from walkback_store.values import decode
+from walkback_store.words import BatchStatus
 
 
 @dataclass(slots=True)
@@ -60,31 +62,10 @@ class OperationDetail:
     decisions: list[Row] = field(default_factory=list)
 
 
-class Queries(Histories, Inbox):
+class Queries(Timelines, Histories, Inbox):
     """Reading. Rows are plain dicts, named after the columns."""
 
     # --- one run -------------------------------------------------------------------------------------------------
-
-    def timeline(
-        self, run_id: str, *, after: int = 0, before: int | None = None, limit: int = PAGE, effect: str | None = None
-    ) -> list[Row]:
-        """Steps in order, with their operations. `after` and `before` are `first_seq` of a step."""
-        s, o = schema.steps, schema.operations
-        operation = [c.label(f"operation_{c.name}") for c in o.columns if c.name not in {"run_no", "step"}]
-        with self._reading() as moment:
-            run_no = self._run(moment, run_id)["run_no"]
-            query = (
-                select(s, *operation)
-                .outerjoin(o, and_(o.c.run_no == s.c.run_no, o.c.step == s.c.step))
-                .where(s.c.run_no == run_no)
-                .limit(page_size(limit))
-            )
-            if effect is not None:
-                query = query.where(o.c.effect == effect)
-            if before is not None:
-                query = query.where(s.c.first_seq < before).order_by(s.c.first_seq.desc())
-                return list(reversed(moment.rows(query)))
-            return moment.rows(query.where(s.c.first_seq > after).order_by(s.c.first_seq))
 
     def operation(self, run_id: str, step: str) -> OperationDetail:
         """All that is known about one tool call, as of one moment: the newest page of each, oldest first."""
@@ -231,6 +212,13 @@ class Queries(Histories, Inbox):
         query = query.order_by(d.c.not_before, d.c.run_no, d.c.seq).limit(page_size(limit))
         with self._reading() as moment:
             return moment.rows(query)
+
+    def batches(self, *, limit: int = PAGE) -> list[Row]:
+        """Those that are open first; of each the newest first."""
+        b = schema.batches
+        closed = case((b.c.status == BatchStatus.OPEN.value, 0), else_=1)
+        with self._reading() as moment:
+            return moment.rows(select(b).order_by(closed, b.c.batch_no.desc()).limit(page_size(limit)))
 
     def batch(self, batch_no: int, *, limit: int = PAGE, after: int = 0) -> tuple[Row, list[Row]]:
         """A batch and a page of its members. `after` is the `n` of the last one you have."""
