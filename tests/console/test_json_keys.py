@@ -38,11 +38,12 @@ def test_every_key_of_every_json_is_documented_with_its_command(walkback: Comman
     copy = str(tmp_path / "copy.db")
     undocumented = []
     with open_store(url) as store:
-        driver.park_unknown(driver.held(store, "again", worker="w4"), "1")
+        driver.park_unknown(driver.held(store, "again", worker="w4"), "1", tool="mail")
         store.do(DecideRetry(actor=driver.ANN, run_id="again", step="1", reason="it is not there"))
     for args in (
         ("inbox",), ("runs",), ("show", "lost"), ("show", "asks"), ("stats",), ("doctor",), ("fsck",),
-        ("workers",), ("handover",), ("signal", "asks", "paid"), ("audit", "lost"), ("events", "done", "--after", "2"), ("backup", copy),
+        ("workers",), ("handover",), ("signal", "asks", "paid"),
+        ("audit", "lost"), ("events", "done", "--after", "2"), ("backup", copy),
         ("work", "tests.console.hostile_app:app", "--until-idle"), ("prune", "--older-than", "0s", "--yes"),
         ("adopt", "--reason", "gone", "--yes", "--store", copy),
     ):  # fmt: skip

@@ -14,7 +14,7 @@ from walkback_console.people_words import did, who
 from walkback_console.plain_words import DAY, HOUR, age, ago, iso, left, many, utc
 from walkback_store.machine.base import STORE
 from walkback_store.paging import MAX_PAGE
-from walkback_store.words import WorkerStatus
+from walkback_store.words import BatchStatus, WorkerStatus
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -35,7 +35,7 @@ def workers(session: Session, every: bool) -> None:
         holds = store.holding()
         found = store.workers(limit=MAX_PAGE)
         freezes = store.freezes()
-        batches: list[Row] = []
+        batches = [b for b in store.batches() if b["status"] == BatchStatus.OPEN]
     shown = [w for w in found if every or _matters(w, holds, at)]
     if session.as_json:
         as_json(
