@@ -43,7 +43,7 @@ def did(event: Event) -> str:
         owner = data.get("owner")
         if owner is None:
             return "gave up"
-        return "took" if owner == event.actor else f"handed to {owner}:"
+        return "took" if str(owner) in (event.actor, event.actor.removeprefix("operator:")) else f"handed to {owner}:"
     if action == "open_batch":
         return f"opened a batch: {data.get('of')} {data.get('total')} operations"
     if action == "grant":

@@ -1,11 +1,12 @@
-"""Commands that tell a run, or the store, something: signal."""
+"""Commands that tell a run what it waits for (`signal`), or what became of an unknown call of it (`resolve`)."""
 
 from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Mapping
 
-from walkback_console.cli import USAGE
+from walkback_console.cli import USAGE, deciding
 from walkback_console.cli.finding import find_run
 from walkback_console.cli.printing import Printer, as_json, t
 from walkback_console.cli.session import Explained, Session
@@ -61,3 +62,23 @@ def signal(session: Session, given: str, name: str, data: str | None, signal_id:
         out.line(t(f"{run_id} waited for {name}: it goes on as soon as a worker takes it."))
     else:
         out.line(t(f"{name} is kept for {run_id}, until a step waits for it. The run is {status}."))
+
+
+def resolve(
+    session: Session, given: str, chosen: Mapping[str, bool], answers: Mapping[str, str | None], *, yes: bool
+) -> None:
+    wanted = [action for action, is_chosen in chosen.items() if is_chosen]
+    if len(wanted) != 1:
+        raise Explained(
+            "say what became of it: one of --verify, --happened, --absent, --retry, --no-duplicate and --hand-over. "
+            "Nothing was changed.",
+            USAGE,
+        )
+    if wanted[0] != "happened" and (answers["evidence"] or answers["result"]):
+        raise Explained("--evidence and --result go with --happened. Nothing was changed.", USAGE)
+    if answers["result"]:
+        parse_json("--result", answers["result"])
+    if wanted[0] == "handover":
+        deciding.decide_run(session, "handover", given, answers, yes=yes)
+    else:
+        deciding.decide(session, wanted[0], given, answers, yes=yes)

@@ -8,53 +8,19 @@ from typing import Annotated
 import typer
 
 from walkback_console.cli.options import (
-    AsOption,
     JsonOption,
+    PlaceArgument,
     RunArgument,
     Status,
+    StepArgument,
     StoreOption,
     YesOption,
     duration,
     seconds,
     some_seconds,
 )
-from walkback_console.cli.session import Given, Session
-
-app = typer.Typer(
-    name="walkback",
-    help="Run agents, and look at, check and keep what they did to the world.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-def session_of(ctx: typer.Context, store: str | None, as_json: bool, claim: str | None = None) -> Session:
-    given: Given = ctx.obj
-    return Session(given.store if store is None else store, as_json, given.claim if claim is None else claim)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"walkback {version('walkback')}")
-        raise typer.Exit
-
-
-@app.callback(invoke_without_command=True)
-def walkback(
-    ctx: typer.Context,
-    store: StoreOption = None,
-    claim: AsOption = None,
-    version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    ctx.obj = Given(store, claim)
-    if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help())
-
+from walkback_console.cli.root import app as app
+from walkback_console.cli.root import session_of
 
 # --- working -----------------------------------------------------------------------------------------------------
 
@@ -139,18 +105,19 @@ def runs(
 @app.command()
 def show(
     ctx: typer.Context,
-    run: RunArgument,
+    run: PlaceArgument,
+    step: StepArgument = None,
     every: Annotated[bool, typer.Option("--all", help="Every step, not only the newest 50.")] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """One run: where it stands and why, and its steps.
+    """One run: where it stands and why, and its steps. With a STEP, that one in full.
 
     For each call that is not settled: what it promised, its attempts, and the four answers of its recovery.
     """
-    from walkback_console.cli import reading
+    from walkback_console.cli import showing
 
-    reading.show(session_of(ctx, store, as_json), run, every)
+    showing.show(session_of(ctx, store, as_json), run, step, every)
 
 
 @app.command()
@@ -318,3 +285,6 @@ def adopt(
     from walkback_console.cli import keeping
 
     keeping.adopt(session_of(ctx, store, as_json), reason, yes)
+
+
+from walkback_console.cli import deciding_commands as deciding_commands  # noqa: E402  the order of the help

@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from rich.theme import Theme
 
+from walkback_console.palette import ANSI
 from walkback_console.safe_text import safe
 
 COLOURS = {
@@ -37,8 +39,8 @@ def joined(*parts: Text | str) -> Text:
 
 
 class Printer:
-    def __init__(self) -> None:
-        self._out = Console(highlight=False, markup=False, emoji=False)
+    def __init__(self, *, stderr: bool = False) -> None:
+        self._out = Console(highlight=False, markup=False, emoji=False, stderr=stderr, theme=Theme(ANSI))
 
     def line(self, *parts: Text | str) -> None:
         """Folded at the width of the terminal, never cut."""
