@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from walkback_console import subjects, verdicts
-from walkback_console.actions import Action, command_for, find, why_not
+from walkback_console.actions import Action, command_for
 from walkback_console.cli import documents
 from walkback_console.cli.deciding import by_command, who_of
 from walkback_console.cli.finding import find_place, place, shell
@@ -351,9 +351,7 @@ def _call_document(subject: Subject, choices: Sequence[Offered]) -> documents.Do
         "approvals": [documents.approval(a) for a in (detail.approvals if detail else ())],
         "recovery": documents.value(_recovery(events)),
         "late": [documents.late(e) for e in _late(events)],
-        "waiting": None
-        if subject.decision is None
-        else documents.decision({"run_id": run["run_id"], **subject.decision}),
+        "waiting": waits,
         "choices": list(choices),
     }
 
