@@ -184,7 +184,7 @@ TABLE: tuple[Action, ...] = (
     Action("undo", ("u",), "take back", "Take back what was decided and has not been carried out yet.",
            role=OPERATOR, disabled=do.nothing_waits, effects=do.take_back_effects, make=do.take_back,
            command=do.about_run("undo"), on=ON_RUNS),
-    Action("note", ("n",), "note", "Words for the next person, kept with the run.", on=ON_RUNS, role=OPERATOR,
+    Action("note", ("w",), "note", "Words for the next person, kept with the run.", on=ON_RUNS, role=OPERATOR,
            disabled=do.no_run, make=do.note, fields=(Field("reason", "Note"),), hidden=True,
            effects=lambda s, _: [f"The note is kept with {s.place}. Nothing else changes."], command=do.says("note")),
     Action("own", ("o",), "take it", "Take ownership: others see that you are on it.", on=ON_RUNS, role=OPERATOR,

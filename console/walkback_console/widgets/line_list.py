@@ -22,6 +22,7 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from walkback_console.palette import paper
 from walkback_console.safe_text import safe
 from walkback_console.widgets.sources import Source
 
@@ -64,8 +65,6 @@ class LineList(ScrollView, Generic[R], can_focus=True):
         Binding("home", "first", "First", show=False),
         Binding("end", "last", "Last", show=False),
         Binding("enter", "open", "Open", show=False),
-        Binding("n", "find_next(1)", "Next match", show=False),
-        Binding("N", "find_next(-1)", "Previous match", show=False),
     ]
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -83,12 +82,12 @@ class LineList(ScrollView, Generic[R], can_focus=True):
         color: $text;
         overflow-x: hidden;
         scrollbar-size-vertical: 1;
-        & > .line-list--cursor { background: $primary 30%; text-style: bold; }
+        & > .line-list--cursor { background: $boost; text-style: bold; }
         & > .line-list--cursor-blurred { background: $boost; }
         & > .line-list--mark { color: $warning; text-style: bold; }
         & > .line-list--ghost { color: $text-muted; text-style: italic; }
-        & > .line-list--flash { background: $warning 30%; }
-        & > .line-list--faint { color: $text-muted; text-style: dim; }
+        & > .line-list--flash { background: $warning 20%; }
+        & > .line-list--faint { color: $text-muted; }
     }
     """
 
@@ -623,7 +622,7 @@ class LineList(ScrollView, Generic[R], can_focus=True):
         if state.ghost:  # grey, whatever colours the row had
             text = Text(text.plain)
         # Renderers make their text safe; here it costs next to nothing to be sure.
-        return [Segment(safe(segment.text), segment.style) for segment in text.render(self.app.console) if segment.text]
+        return [Segment(safe(segment.text), segment.style) for segment in text.render(paper(self.app.theme)) if segment.text]
 
     def _style(self, state: RowState) -> Style:
         style = self.rich_style
