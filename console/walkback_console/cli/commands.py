@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from walkback_console.cli.completing import complete_run
 from walkback_console.cli.options import (
     JsonOption,
     PlaceArgument,
@@ -120,11 +121,64 @@ def show(
     showing.show(session_of(ctx, store, as_json), run, step, every)
 
 
+PathOption = Annotated[
+    str | None, typer.Option("--path", metavar="PATH", help="Only this part of the state, such as order.items[3].")
+]
+
+
+@app.command()
+def state(
+    ctx: typer.Context,
+    run: PlaceArgument,
+    step: StepArgument = None,
+    before: Annotated[bool, typer.Option("--before", help="The state before the step, not the one after it.")] = False,
+    path: PathOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What a run knew after a step, or before it; without a STEP, what it knows now."""
+    from walkback_console.cli import states
+
+    states.state(session_of(ctx, store, as_json), run, step, before, path)
+
+
+@app.command()
+def diff(
+    ctx: typer.Context,
+    run: PlaceArgument,
+    step: StepArgument = None,
+    other: Annotated[
+        str | None, typer.Argument(metavar="STEP2", help="Compare the states after STEP and after STEP2.")
+    ] = None,
+    with_run: Annotated[
+        str | None,
+        typer.Option(
+            "--with",
+            metavar="RUN2",
+            help="Compare with the state of another run after the same step, or STEP2 of it.",
+            autocompletion=complete_run,
+        ),
+    ] = None,
+    path: PathOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What a step changed in the state of its run; or how two states differ."""
+    from walkback_console.cli import states
+
+    states.show_diff(session_of(ctx, store, as_json), run, step, other, with_run, path)
+
+
 @app.command()
 def events(
     ctx: typer.Context,
     run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run's id, the beginning of one, or @store for the store's own log.")
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A run's id, the beginning of one, or @store for the store's own log.",
+            autocompletion=complete_run,
+        ),
     ],
     after: Annotated[int, typer.Option(min=0, metavar="SEQ", help="Only events after this number.")] = 0,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as events happen, until Ctrl-C.")] = False,
@@ -217,7 +271,9 @@ def doctor(ctx: typer.Context, store: StoreOption = None, as_json: JsonOption = 
 @app.command()
 def fsck(
     ctx: typer.Context,
-    run: Annotated[str | None, typer.Argument(metavar="RUN", help="Check this run only.")] = None,
+    run: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="Check this run only.", autocompletion=complete_run)
+    ] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Unpack every snapshot as well.")] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,

@@ -11,6 +11,7 @@ from walkback_console.cli.options import (
     AsOption,
     JsonOption,
     PlaceArgument,
+    ReadOnlyOption,
     ReasonOption,
     RunArgument,
     StoreOption,
@@ -29,6 +30,20 @@ CallArgument = Annotated[
 MaybeReasonOption = Annotated[
     str, typer.Option("--reason", metavar="TEXT", help="Why; stored with the decision.", show_default=False)
 ]
+
+
+@app.command(name="open")
+def open_(
+    ctx: typer.Context,
+    place: PlaceArgument,
+    read_only: ReadOnlyOption = False,
+    claim: AsOption = None,
+    store: StoreOption = None,
+) -> None:
+    """Open the console at a run or a step of it. `walkback` alone opens it at the inbox."""
+    from walkback_console.cli import opening
+
+    opening.open_console(session_of(ctx, store, False, claim), place, read_only=read_only)
 
 
 @app.command()

@@ -87,3 +87,6 @@ AsOption = Annotated[
     ),
 ]
 ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; stored with the decision.")]
+ReadOnlyOption = Annotated[
+    bool, typer.Option("--read-only", help="Only look: the console offers nothing that changes anything.")
+]

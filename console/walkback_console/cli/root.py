@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
-from walkback_console.cli.options import AsOption, StoreOption
+from walkback_console.cli.options import AsOption, ReadOnlyOption, StoreOption
 from walkback_console.cli.session import Given, Session
 
 app = typer.Typer(
     name="walkback",
-    help="Run agents, and look at, check and keep what they did to the world.",
+    help="Run agents; look at, decide about, check and keep what they did to the world. Alone, it opens the console.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -36,10 +37,17 @@ def walkback(
     ctx: typer.Context,
     store: StoreOption = None,
     claim: AsOption = None,
+    read_only: ReadOnlyOption = False,
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version and exit.")
     ] = False,
 ) -> None:
     ctx.obj = Given(store, claim)
-    if ctx.invoked_subcommand is None:
+    if ctx.invoked_subcommand is not None:
+        return
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
         typer.echo(ctx.get_help())
+        return
+    from walkback_console.cli import opening
+
+    opening.open_console(Session(store, False, claim), None, read_only=read_only)
