@@ -1,4 +1,4 @@
-"""Texts side by side: in columns of a width, or at both ends of a line."""
+"""Laying texts out on one line of a list."""
 
 from __future__ import annotations
 
@@ -21,10 +21,14 @@ def columns(width: int, *parts: tuple[Text, int]) -> Text:
     return line
 
 
-def two_ends(start: Text, end: Text, width: int) -> Text:
-    """The one on the right gives way last: it is what tells rows apart."""
-    start, end = start.copy(), end.copy()
-    end.truncate(max(8, width - min(start.cell_len, width // 3) - 2), overflow="ellipsis")
-    start.truncate(max(1, width - end.cell_len - 2), overflow="ellipsis")
+def two_ends(first: str, second: str, width: int) -> Text:
+    """What is done and where, at both ends of a line. The preview below has all of what does not fit."""
+    end = Text(second, "dim")
+    start = Text(first)
+    room = width - end.cell_len - 2
+    if room < min(start.cell_len, 24):
+        end.truncate(max(8, width - min(start.cell_len, width // 2) - 2), overflow="ellipsis")
+        room = width - end.cell_len - 2
+    start.truncate(max(1, room), overflow="ellipsis")
     start.pad_right(max(2, width - start.cell_len - end.cell_len))
     return start.append(end)

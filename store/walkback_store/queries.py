@@ -88,6 +88,25 @@ class Queries(Timelines, Histories, Inbox):
             found["decisions"],
         )
 
+    def step(self, run_id: str, step: str) -> tuple[Row, Row]:
+        """One step and its run, as of one moment, with the snapshots around it.
+
+        A step that left the state as it was has no snapshot of its own after it: the state then is that of the next
+        boundary, which is where the next step begins, or the newest there is.
+        """
+        s = schema.steps
+        with self._reading() as moment:
+            run = self._run(moment, run_id)
+            of_run = select(s).where(s.c.run_no == run["run_no"])
+            found = moment.rows(of_run.where(s.c.step == step).limit(1)) if possible(step) else []
+            if not found:
+                raise NotFound(f"run {run_id!r} has no step {step!r}. `walkback show` lists its steps.")
+            row = found[0]
+            if row["after"] is None:
+                later = of_run.where(s.c.first_seq > row["first_seq"]).order_by(s.c.first_seq).limit(1)
+                row["after"] = next((r["before"] for r in moment.rows(later)), run["last_snapshot"])
+            return row, run
+
     def waiting_signals(self, run_id: str, name: str) -> list[Row]:
         s = schema.signals
         with self._reading() as moment:
@@ -171,6 +190,13 @@ class Queries(Timelines, Histories, Inbox):
         query = select(w).order_by(w.c.status, w.c.started_at.desc(), w.c.worker).limit(page_size(limit))
         with self._reading() as moment:
             return [row | {"agents": orjson.loads(row["agents"])} for row in moment.rows(query)]
+
+    def holding(self) -> dict[str, int]:
+        """How many runs each worker holds; workers that hold none are not in it."""
+        r = schema.runs
+        held = select(r.c.worker, func.count().label("n")).where(sql("runs.worker IS NOT NULL")).group_by(r.c.worker)
+        with self._reading() as moment:
+            return {row["worker"]: row["n"] for row in moment.rows(held.order_by(r.c.worker).limit(MAX_PAGE))}
 
     def freezes(self) -> list[Row]:
         """Those in force."""

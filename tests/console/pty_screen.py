@@ -158,6 +158,8 @@ class PtyScreen:
         """By `press`; what was typed does not count."""
         self.bytes_at: list[tuple[float, int]] = []
         """For each read: when (`time.perf_counter`), and how many bytes there were then in all."""
+        self.seen_at = 0.0
+        """When the newest byte was read of what `display` showed last."""
         self._raw = bytearray()
         self._fed = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -218,6 +220,12 @@ class PtyScreen:
         """Every byte that the command has sent so far."""
         with self._more:
             return bytes(self._raw)
+
+    @property
+    def received(self) -> int:
+        """How many bytes the command has sent so far."""
+        with self._more:
+            return len(self._raw)
 
     @property
     def cursor(self) -> tuple[int, int]:
@@ -295,6 +303,23 @@ class PtyScreen:
             if time.monotonic() > until:
                 raise AssertionError(f"it never settled\n{self._shown()}")
 
+    def quiet_after(self, had: int, quiet: float, at_most: float) -> float:
+        """Waits for more than `had` bytes, and then until none comes for `quiet` seconds; when the last one was read.
+
+        Without any it is now, which is `at_most` seconds later. For measuring: nothing is emulated meanwhile.
+        """
+        until = time.perf_counter() + at_most
+        with self._more:
+            self._more.wait_for(lambda: len(self._raw) > had or self._ended, at_most)
+            if len(self._raw) == had:
+                return time.perf_counter()
+            while (now := time.perf_counter()) < until:
+                left = self.bytes_at[-1][0] + quiet - now
+                if left <= 0 or self._ended:
+                    break
+                self._more.wait(left)
+            return self.bytes_at[-1][0]
+
     def exit_code(self, timeout: float = PATIENCE) -> int:
         """Waits until the command has ended by itself."""
         try:
@@ -369,6 +394,7 @@ class PtyScreen:
         with self._more:
             new = bytes(self._raw[self._fed :])
             self._fed = len(self._raw)
+            self.seen_at = self.bytes_at[-1][0] if self.bytes_at else self.started
         if not new:
             return
         text = self._unfinished + self._decoder.decode(new)

@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from tests.console.terminal import Command, command, environment, terminal
 from tests.store import driver
-from walkback_console.cli.commands import Status
+from walkback_console.cli.options import Status
 from walkback_console.whoami import operator_of
 from walkback_store import Store, open_store
 from walkback_store.machine.people import AddNote

@@ -148,6 +148,9 @@ def commands(url: str, folder: Path) -> list[list[str]]:
         ["inbox"],
         ["runs"],
         ["runs", EVIL_ID],
+        ["workers"],
+        ["workers", "--all"],
+        ["handover"],
         ["stats"],
         ["doctor"],
         ["fsck"],
@@ -159,6 +162,9 @@ def commands(url: str, folder: Path) -> list[list[str]]:
         ["show", "--all", RUNS["unknown"]],
     ]
     changes = [
+        ["signal", RUNS["waits"], EVIL, "--data", json.dumps(EVIL), "--id", MARKUP],
+        ["signal", RUNS["waits"], EVIL, "--data", EVIL],
+        ["signal", RUNS["waits"], EVIL, "--json", "--id", MARKUP],
         ["adopt", "--yes", "--reason", "none"],
         ["backup", str(folder / "a.db")],
         ["backup", str(folder / "b.db"), "--json"],

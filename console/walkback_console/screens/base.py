@@ -18,6 +18,7 @@ from textual.widgets import Input
 from walkback_console import actions
 from walkback_console.actions import Action, checked, find, why_not
 from walkback_console.deciding import BadAnswer
+from walkback_console.plain_words import many
 from walkback_console.safe_text import safe
 from walkback_console.subjects import Subject, with_writes
 from walkback_console.widgets.dialog import Dialog
@@ -213,7 +214,7 @@ class ConsoleScreen(Screen[None]):
         elif subject is not None:
             self.confirm(action, subject)
 
-    def confirm(self, action: Action, subject: Subject) -> None:
+    def confirm(self, action: Action, subject: Subject, then: Callable[[], object] | None = None) -> None:
         if not action.danger and not action.fields:
             self.app.carry_out(action, subject, {})
             return
@@ -237,8 +238,10 @@ class ConsoleScreen(Screen[None]):
                 self.app.say(f"{action.label}: cancelled, nothing was done.", "dim")
             else:
                 self.app.carry_out(action, subject, answers)
+                if then is not None:
+                    then()
 
-        about = subject.place or "the store"
+        about = subject.place or (many(len(subject.members), "operation") if subject.members else "the store")
         fields = [(field, field.default(subject)) for field in action.fields]
         title = f"{action.label}: {about}"
         self.app.push_screen(Dialog(title, says, fields, confirm=action.label.capitalize(), check=check), answered)

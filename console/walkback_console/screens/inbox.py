@@ -10,6 +10,7 @@ from textual.binding import BindingType
 from textual.widget import Widget
 
 from walkback_console import actions, filters
+from walkback_console.columns import columns, two_ends
 from walkback_console.palette import TIMES, mark, meaning
 from walkback_console.plain_words import FOREVER, age, left, many
 from walkback_console.safe_text import safe
@@ -262,10 +263,10 @@ class InboxScreen(ConsoleScreen):
         owner = row["owner"] or ("-" if self._wide else "nobody's yet")
         if self._wide:
             return [
-                _columns(
+                columns(
                     width,
                     (head, 24),
-                    (time, 13),
+                    (time, 17),
                     (t(times), 5),
                     (t(what), 0),
                     (t(stake, "strong"), 16),
@@ -273,8 +274,8 @@ class InboxScreen(ConsoleScreen):
                     (t(place, "dim"), 26),
                 )
             ]
-        first = _columns(width, (head, 24), (time, 13), (t(times), 6), (t(stake, "strong"), 0), (t(owner, "dim"), 14))
-        second = _two(f"  {safe(what)}", safe(place), width)
+        first = columns(width, (head, 24), (time, 17), (t(times), 6), (t(stake, "strong"), 0), (t(owner, "dim"), 14))
+        second = two_ends(f"  {safe(what)}", safe(place), width)
         return [first, second]
 
 
@@ -286,35 +287,6 @@ def stake_of(row: Row) -> str:
     unit = "".join(c for c in row["stake"] if c not in "0123456789.,+- ")
     total = f"{row['stake_value']:,.2f}".removesuffix(".00")
     return f"{unit}{total}" if row["stake"].startswith(unit) else f"{total} {unit}"
-
-
-def _columns(width: int, *parts: tuple[Text, int]) -> Text:
-    """Texts in columns of these widths; one of 0 takes what is left. A text that is too long takes from that one."""
-    fixed = [(text, max(size, text.cell_len + 1) if size else 0) for text, size in parts]
-    room = max(0, width - sum(size for _, size in fixed))
-    line = Text()
-    for text, size in fixed:
-        cell = text.copy()
-        wanted = size or room
-        if cell.cell_len > wanted - 1 and not size:
-            cell.truncate(max(1, wanted - 1), overflow="ellipsis")
-        cell.pad_right(max(0, wanted - cell.cell_len))
-        line.append(cell)
-    line.rstrip()
-    return line
-
-
-def _two(first: str, second: str, width: int) -> Text:
-    """What is done and where, at both ends of a line. The preview below has all of what does not fit."""
-    end = Text(second, "dim")
-    start = Text(first)
-    room = width - end.cell_len - 2
-    if room < min(start.cell_len, 24):
-        end.truncate(max(8, width - min(start.cell_len, width // 2) - 2), overflow="ellipsis")
-        room = width - end.cell_len - 2
-    start.truncate(max(1, room), overflow="ellipsis")
-    start.pad_right(max(2, width - start.cell_len - end.cell_len))
-    return start.append(end)
 
 
 def preview(row: Row, subject: Subject, who: Any, read_only: bool, ascii_only: bool) -> list[Line]:

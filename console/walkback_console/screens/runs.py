@@ -15,6 +15,7 @@ from walkback_console import actions, filters
 from walkback_console.columns import columns, two_ends
 from walkback_console.plain_words import age
 from walkback_console.run_words import count_words, failure_of, head_lines, position_words, status_text
+from walkback_console.safe_text import safe
 from walkback_console.screens.base import ConsoleScreen, bindings_for
 from walkback_console.subjects import Subject, load_run
 from walkback_console.verdicts import Line, said, t
@@ -439,4 +440,4 @@ class RunsScreen(ConsoleScreen):
                 )
             ]  # fmt: skip
         first = columns(width, (status, 0), (step, 15), (when, 11), (t(owner or "nobody's", "dim"), 13))
-        return [first, two_ends(t(f"  {row['agent']}", "dim"), run_id, width)]
+        return [first, two_ends(f"  {safe(row['agent'])}", safe(row["run_id"]), width)]

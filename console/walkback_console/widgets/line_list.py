@@ -81,7 +81,7 @@ class LineList(ScrollView, Generic[R], can_focus=True):
         background: $surface;
         color: $text;
         overflow-x: hidden;
-        scrollbar-size-vertical: 1;
+        scrollbar-size-vertical: 1; scrollbar-gutter: stable;
         & > .line-list--cursor { background: $boost; text-style: bold; }
         & > .line-list--cursor-blurred { background: $boost; }
         & > .line-list--mark { color: $warning; text-style: bold; }
