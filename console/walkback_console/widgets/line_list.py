@@ -451,6 +451,11 @@ class LineList(ScrollView, Generic[R], can_focus=True):
 
     # --- geometry ------------------------------------------------------------------------------------------------
 
+    @property
+    def content_width(self) -> int:
+        """The columns that a renderer has; 0 before the list is laid out."""
+        return max(0, self.scrollable_content_region.width - GUTTER)
+
     def _height(self) -> int:
         return self.scrollable_content_region.height
 
