@@ -459,6 +459,11 @@ class LineList(ScrollView, Generic[R], can_focus=True):
 
     # --- geometry ------------------------------------------------------------------------------------------------
 
+    @property
+    def content_width(self) -> int:
+        """The columns that a renderer has; 0 before the list is laid out."""
+        return max(0, self.scrollable_content_region.width - GUTTER)
+
     def _height(self) -> int:
         return self.scrollable_content_region.height
 
@@ -541,7 +546,10 @@ class LineList(ScrollView, Generic[R], can_focus=True):
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         if self.show_vertical_scrollbar:
-            self.vertical_scrollbar.position = new_value
+            # In eighths of a line, as it is drawn: among many rows most moves do not show, and it is drawn whole.
+            visible = max(1, self.virtual_size.height / max(1, self._height()) / 8)
+            if new_value // visible != self.vertical_scrollbar.position // visible:
+                self.vertical_scrollbar.position = new_value
         if round(old_value) != round(new_value):
             self.new_above = min(self.new_above, self._visible()[0])
             self._refresh_changed()
@@ -615,7 +623,12 @@ class LineList(ScrollView, Generic[R], can_focus=True):
         )
         texts = self._render_row(row, max(1, width - GUTTER), state)
         text = texts[part] if part < len(texts) else Text()
-        return self._strip([*self._gutter(state, part), *self._segments(text, state)], width, self._style(state)), key
+        segments = self._segments(text, state)
+        if segments and not state.cursor and not state.marked and not _is_seen_on_blanks(segments[0].style):
+            segments[0] = Segment(" " * GUTTER + segments[0].text, segments[0].style)  # one change of colours less
+        else:
+            segments = [*self._gutter(state, part), *segments]
+        return self._strip(segments, width, self._style(state)), key
 
     def _placeholder(self, place: int, width: int) -> Strip:
         state = RowState(cursor=place == self._cursor)
@@ -624,7 +637,9 @@ class LineList(ScrollView, Generic[R], can_focus=True):
 
     def _gutter(self, state: RowState, part: int) -> list[Segment]:
         cursor = (">" if self.ascii else "▌") if state.cursor else " "
-        mark = ("*" if self.ascii else "●") if state.marked and part == 0 else " "
+        if not state.marked or part:
+            return [Segment(cursor + " ")]
+        mark = "*" if self.ascii else "●"
         return [Segment(cursor), Segment(mark, self.get_component_rich_style("line-list--mark", partial=True))]
 
     def _segments(self, text: Text, state: RowState) -> list[Segment]:
@@ -652,4 +667,9 @@ class LineList(ScrollView, Generic[R], can_focus=True):
 
     @staticmethod
     def _strip(segments: list[Segment], width: int, style: Style) -> Strip:
-        return Strip(segments).adjust_cell_length(width).apply_style(style)
+        # Joined where the style is the same: each change of colours costs more bytes than most words.
+        return Strip(segments).adjust_cell_length(width).apply_style(style).simplify()
+
+
+def _is_seen_on_blanks(style: Style | None) -> bool:
+    return style is not None and bool(style.bgcolor or style.reverse or style.underline or style.strike)
