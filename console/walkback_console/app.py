@@ -221,7 +221,7 @@ class Walkback(App[None]):
         options = self.options
         lines = [
             overview.first_line(options.where, options.environment, self.who, self.read_age(), self.now(), width),
-            overview.second_line(self.overview),
+            overview.second_line(self.overview, kinds=not crumbs or self._at_inbox),
         ]
         mode = [("READ-ONLY ", "unsure")] if self.read_only else []
         trail = f" {palette.CRUMB} ".join(["Inbox", *(safe(crumb) for crumb in crumbs)])
@@ -229,6 +229,10 @@ class Walkback(App[None]):
             *lines,
             Text.assemble(*mode, (trail if not self.ascii_only else trail.replace(palette.CRUMB, ">"), "key")),
         ]
+
+    @property
+    def _at_inbox(self) -> bool:
+        return len(self.screen_stack) <= 2
 
     def banners(self) -> list[Text]:
         found = []

@@ -68,9 +68,13 @@ def key_holds(row: Row, at: int) -> bool:
     return row["key"] is not None and row["key_until"] is not None and row["key_until"] > at
 
 
-def risk_of_retry(row: Row, at: int) -> str:
+def risk_of_retry(row: Row, at: int, *, short: bool = False) -> str:
     if row.get("evidence") == "absent":
-        return "verify found nothing, and by now it would: a retry is safe"
+        return "nothing is there" if short else "verify found nothing, and by now it would: a retry is safe"
+    if short:
+        return (
+            "its key still holds there" if key_holds(row, at) else "no key is honoured, it could happen a second time"
+        )
     if key_holds(row, at):
         until = "for ever" if row["key_until"] >= FOREVER else f"({left(row['key_until'], at)})"
         return f"the same key is sent, which the other side remembers {until}: if it did happen, nothing happens twice"
