@@ -58,10 +58,8 @@ def next_of(subject: Subject) -> str:
     run = subject.run or {}
     others = (run.get("unknown_operations") or 0) - 1
     if others > 0:
-        return (
-            f"the run stays here until {many(others, 'other unknown')} of it {'is' if others == 1 else 'are'} resolved"
-        )
-    return "the run goes on undoing" if run.get("resume_to") == "compensating" else "the run goes on with its next step"
+        return f"the run waits for {many(others, 'other unknown')} of it"
+    return "the run goes on undoing" if run.get("resume_to") == "compensating" else "the run goes on"
 
 
 def key_holds(row: Row, at: int) -> bool:

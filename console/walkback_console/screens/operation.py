@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from rich.text import Text
 from textual.binding import BindingType
 from textual.widget import Widget
 
