@@ -105,6 +105,7 @@ class Walkback(App[None]):
 
         self.thread.ask("who", self._ask_who, self._got_who)
         self.push_screen(InboxScreen())
+        self.thread.ask("overview", overview.load, self._got_overview)
         self.thread.start()
         self.set_interval(1.0, self._tick)
         if self.options.place is not None:
