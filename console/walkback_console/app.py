@@ -6,6 +6,7 @@ and is the one place where a deed is handed to the store.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -108,6 +109,7 @@ class Walkback(App[None]):
         self.thread.ask("overview", overview.load, self._got_overview)
         self.thread.start()
         self.set_interval(1.0, self._tick)
+        self.set_timer(1.0, gc.enable)  # see walkback_console.cli.opening
         if self.options.place is not None:
             self.open_place(self.options.place)
 
@@ -490,14 +492,17 @@ def safe_lines(text: str) -> str:
 def options_for(
     url: str,
     *,
+    store: Store | None = None,
     read_only: bool = False,
     claim: str | None = None,
     place: str | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Options:
-    """What the address, the command line and the environment come to."""
+    """What the address, the command line and the environment come to; `store` is given when it is open already."""
 
     def open_() -> Store:
+        if store is not None:
+            return store
         from walkback_store import open_store
 
         return open_store(url, create=False, wait=3.0)
