@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.console.terminal import Command
 from tests.store import driver
+from tests.support.people import open_store
 from tests.test_docs import section
-from walkback_store import open_store
 from walkback_store.machine.people import AddNote, DecideRetry
 from walkback_store.machine.store_wide import Freeze
 from walkback_store.words import FreezeScope
