@@ -21,6 +21,7 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widget import Widget
 
 from walkback_console.safe_text import safe
 from walkback_console.widgets.sources import Source
@@ -494,8 +495,15 @@ class LineList(ScrollView, Generic[R], can_focus=True):
     def _resize(self) -> None:
         height = self._lead + self._places() * self._row_height + self._tail
         size = Size(self.scrollable_content_region.width, height)
-        if size != self.virtual_size:
+        if size == self.virtual_size:
+            return
+        if self.styles.height is not None and self.styles.height.is_auto:
             self.virtual_size = size
+            return
+        # Set as usual, it would lay out the screen and draw the list whole, for every row that is added at its end.
+        self.set_reactive(Widget.virtual_size, size)
+        self._refresh_scrollbars()
+        self._move_scrollbar()
 
     def _settle(self) -> None:
         """No more blank lines above and below: what they were held open for has moved on."""
@@ -537,14 +545,21 @@ class LineList(ScrollView, Generic[R], can_focus=True):
             self._scroll_to_cursor()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        if self.show_vertical_scrollbar:
-            # In eighths of a line, as it is drawn: among many rows most moves do not show, and it is drawn whole.
-            visible = max(1, self.virtual_size.height / max(1, self._height()) / 8)
-            if new_value // visible != self.vertical_scrollbar.position // visible:
-                self.vertical_scrollbar.position = new_value
+        self._move_scrollbar()
         if round(old_value) != round(new_value):
             self.new_above = min(self.new_above, self._visible()[0])
             self._refresh_changed()
+
+    def _move_scrollbar(self) -> None:
+        """Only if that shows: it is drawn in eighths of a line, and whole. Among many rows most moves do not."""
+        if not self.show_vertical_scrollbar:
+            return
+        bar, height, length = self.vertical_scrollbar, self._height(), self.virtual_size.height
+        eighths = 8 * height
+        now = round(self.scroll_y * eighths / max(1, length)), round(height * eighths / max(1, length))
+        drawn = max(1, bar.window_virtual_size)
+        if now != (round(bar.position * eighths / drawn), round(bar.window_size * eighths / drawn)):
+            bar.window_virtual_size, bar.window_size, bar.position = length, height, self.scroll_y
 
     # --- drawing -------------------------------------------------------------------------------------------------
 
