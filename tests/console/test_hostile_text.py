@@ -38,13 +38,8 @@ EVIL_ID = f"{MARKUP} '; rm -rf $HOME"
 WIDE = {"COLUMNS": "2000", "LINES": "50"}
 """So that nothing is folded, and what is looked for can be found."""
 
-RUNS = {
-    "unknown": f"1 {EVIL_ID}",
-    "asks": f"2 {EVIL_ID}",
-    "failed": f"3 {EVIL_ID}",
-    "waits": f"4 {EVIL_ID}",
-    "plain": "7",
-}
+RUNS = {"unknown": f"1 {EVIL_ID}", "asks": f"2 {EVIL_ID}", "failed": f"3 {EVIL_ID}", "waits": f"4 {EVIL_ID}"}
+PLAIN = "7"
 
 
 def evil(where: str) -> str:
