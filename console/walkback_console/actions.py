@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from walkback_console import deciding as do
+from walkback_console import many_at_once as bulk
 from walkback_console.deciding import Answers, BadAnswer
 from walkback_console.subjects import Subject
 
@@ -64,6 +65,7 @@ class Field:
 
 
 REASON = Field("reason", "Why", hint="stored with the decision, for whoever looks next")
+COUNTED = Field("confirm", "Type how many, and why", hint="such as: 9 the ledger lost them")
 MAYBE_REASON = Field("reason", "Why", required=False, hint="optional; stored with the decision")
 
 
@@ -143,12 +145,12 @@ TABLE: tuple[Action, ...] = (
                    Field("result", "Result", required=False, hint="what the tool would have returned, as JSON"),
                    REASON),
            command=do.says("resolve", "--happened", flags={"evidence": "evidence", "result": "result"})),
-    Action("retry", ("r",), "it did not: retry", "It did not happen: a worker calls it again, in ten seconds.",
-           on=CALLS, role=OPERATOR, danger=True, disabled=do.not_unknown, effects=do.retry_effects, make=do.retry,
-           fields=(REASON,), command=do.says("retry")),
     Action("fail", ("f",), "it did not: fail", "It did not happen, and is not tried again: the agent sees a failure.",
            on=CALLS, role=OPERATOR, danger=True, disabled=do.not_unknown, effects=do.fail_effects, make=do.fail,
            fields=(REASON,), command=do.says("resolve", "--absent")),
+    Action("retry", ("r",), "it did not: retry", "It did not happen: a worker calls it again, in ten seconds.",
+           on=CALLS, role=OPERATOR, danger=True, disabled=do.not_unknown, effects=do.retry_effects, make=do.retry,
+           fields=(REASON,), command=do.says("retry")),
     Action("approve", ("a",), "approve", "Let it be called, with exactly the arguments shown.",
            on=frozenset({APPROVAL}), role=APPROVER, danger=True, disabled=do.not_asked, effects=do.approve_effects,
            make=do.approve, fields=(MAYBE_REASON,), command=do.says("approve")),
@@ -195,8 +197,28 @@ TABLE: tuple[Action, ...] = (
            fields=(Field("owner", "To"), Field("reason", "Note", hint="what they should know")),
            effects=lambda s, _: [f"{s.run_id} belongs to them from now on. It stays where it is."],
            command=do.says("own", flags={"owner": "to"})),
+    Action("verify_all", ("v",), "verify all", "Workers ask the world about each; what they find splits them.",
+           on=frozenset({BATCH}), role=OPERATOR, danger=True, disabled=bulk.none_verifiable,
+           effects=bulk.verify_effects, make=bulk.verify,
+           fields=(Field("confirm", "Type how many", hint="the number above, to show that you know"),),
+           command=bulk.command("resolve", "--verify", reason=False)),
+    Action("happened_each", ("h",), "they happened", "One after the other, each with evidence of its own.",
+           on=frozenset({BATCH}), disabled=bulk.none_open),
+    Action("fail_all", ("f",), "they did not: fail", "None happened, and none is tried again.",
+           on=frozenset({BATCH}), role=OPERATOR, danger=True, disabled=bulk.none_open, effects=bulk.fail_effects,
+           make=bulk.fail, fields=(COUNTED,), command=bulk.command("resolve", "--absent")),
+    Action("retry_all", ("r",), "they did not: retry", "One first; then the others, until one does not succeed.",
+           on=frozenset({BATCH}), role=OPERATOR, danger=True, disabled=bulk.none_open, effects=bulk.retry_effects,
+           make=bulk.retry, fields=(COUNTED,), command=bulk.command("retry")),
+    Action("handover_all", ("O",), "hand over", "Give all of them to somebody else, with a note.",
+           on=frozenset({BATCH}), role=OPERATOR, danger=True, disabled=bulk.none_open,
+           effects=bulk.hand_over_effects, make=bulk.hand_over, fields=(Field("owner", "To"), COUNTED),
+           command=bulk.command("own")),
+    Action("stop_batch", ("K",), "stop the batch", "What has not gone out yet stays as it is.",
+           on=frozenset({BATCH, WORKERS}), role=OPERATOR, danger=True, disabled=bulk.no_batch,
+           effects=bulk.stop_effects, make=bulk.stop, fields=(REASON,)),
     Action("run", ("t",), "whole run", "The run's timeline, with its states.",
-           on=frozenset({INBOX, OPERATION, APPROVAL}), disabled=do.no_run, command=do.about_run("show")),
+           on=frozenset({INBOX, OPERATION, APPROVAL, BATCH}), disabled=do.no_run, command=do.about_run("show")),
     Action("similar", ("m",), "more like it", "Runs that failed with the same error.",
            on=frozenset({RUNS, RUN, INBOX, OPERATION}), disabled=do.no_error, hidden=True),
     Action("last_good", ("l",), "last success", "The last run of the same agent that succeeded.", on=ON_RUNS,

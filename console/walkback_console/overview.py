@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from walkback_console.actions import Who, frozen_name
+from walkback_console.actions import Who
+from walkback_console.deciding import frozen_name
 from walkback_console.plain_words import SECOND, age, ago, many, moment
 from walkback_console.safe_text import safe
 
@@ -62,9 +63,7 @@ def first_line(where: str, environment: str, who: Who, read_age: int | None, now
     for part in parts:
         text.append(Text.assemble((safe(part), "unsure"), " · "))
     stale = read_age is not None and read_age > 3 * SECOND
-    return text.append(
-        Text.assemble(safe(person), " · ", (fresh, "bad" if stale else "dim"), " · ", (clock, "dim"))
-    )
+    return text.append(Text.assemble(safe(person), " · ", (fresh, "bad" if stale else "dim"), " · ", (clock, "dim")))
 
 
 def second_line(found: Overview) -> Text:
@@ -97,10 +96,17 @@ def decision_line(decisions: Sequence[Row], actor: str, now: int) -> Text | None
     last = max(mine, key=lambda d: d["decided_at"])
     wait = last["not_before"] - now
     place = safe(last["run_id"] + (f"#{last['step']}" if last["step"] else ""))
-    when = f"goes out in {-(-wait // SECOND)} s" if wait > 0 else f"waits for a worker since {age(last['not_before'], now)}"
+    when = (
+        f"goes out in {-(-wait // SECOND)} s"
+        if wait > 0
+        else f"waits for a worker since {age(last['not_before'], now)}"
+    )
     others = f" ({many(len(mine) - 1, 'other')} waiting)" if len(mine) > 1 else ""
     return Text.assemble(
-        (f"You decided to {safe(last['action'])} {place}: it {when}. ", "busy"), ("u", "key"), (" takes it back", "busy"), others
+        (f"You decided to {safe(last['action'])} {place}: it {when}. ", "busy"),
+        ("u", "key"),
+        (" takes it back", "busy"),
+        others,
     )
 
 

@@ -48,6 +48,8 @@ BACKGROUNDS: dict[str, dict[str, str]] = {
     LIGHT: {"background": "#ffffff", "surface": "#f6f7f9", "panel": "#e9ecf1", "cursor": "#cfdcf5", "flash": "#f8efc4"},
 }
 
+CRUMB, TIMES = "\u203a", "\u00d7"
+
 STATUS = {
     "running": ("busy", "▶", ">"), "waiting": ("dim", "◷", "~"), "paused": ("dim", "‖", "="),
     "needs_operator": ("unsure", "!", "!"), "compensating": ("busy", "↶", "<"), "compensated": ("good", "↩", "u"),

@@ -19,6 +19,7 @@ WRITES_AT_MOST = 5_000
 """Writes of one run that are looked at for an undo; more than anyone undoes without a script."""
 
 
+GROUP_AT_MOST = 1_000
 EVENTS_AT_MOST = 2_000
 """How far back the words of an argument are looked for."""
 WORDS = 4
@@ -42,6 +43,8 @@ class Subject:
     """In force, whatever they are about."""
     members: tuple[Row, ...] = ()
     """Of a group: rows of operations, each with its `run_id`."""
+    batch: Row | None = None
+    """That retries these members, or did so last."""
     args: Any = None
     """Of the call, where its newest events no longer hold them."""
     origins: Mapping[str, str] = field(default_factory=dict)
@@ -79,7 +82,8 @@ class Subject:
         run = None if self.run is None else (self.run["run_id"], self.run["head_seq"])
         members = tuple((m["run_id"], m["step"], m["touched"], m["run_status"]) for m in self.members)
         frozen = tuple(f["freeze_no"] for f in self.freezes)
-        return run, self.step, members, frozen, None if self.decision is None else self.decision["seq"]
+        batch = None if self.batch is None else (self.batch["batch_no"], self.batch["released"], self.batch["status"])
+        return run, self.step, batch, members, frozen, None if self.decision is None else self.decision["seq"]
 
 
 def load_run(store: Store, run_id: str, *, writes: bool = False) -> Subject:
@@ -183,6 +187,41 @@ def _waiting(store: Store, run: Row, step: str | None, known: Sequence[Row] = ()
             if d["run_id"] == run["run_id"] and (step is None or d["step"] in (None, step))
         ]
     return max(found, key=lambda d: d["seq"]) if found else None
+
+
+def load_group(store: Store, places: Sequence[tuple[str, str]]) -> Subject:
+    """Operations that are decided about together, as they stand now."""
+    rows = tuple(store.operations_of(places[:GROUP_AT_MOST]))
+    tools = {row["tool"] for row in rows}
+    return Subject(
+        at=store.now(),
+        members=rows,
+        batch=_batch_of(store, places[0]) if places else None,
+        freezes=tuple(store.freezes()),
+        tool=tools.pop() if len(tools) == 1 else None,
+    )
+
+
+def members_of(store: Store, group: Row, now: int) -> list[tuple[str, str]]:
+    """The operations behind one row of the inbox, oldest first."""
+    found: list[tuple[str, str]] = []
+    after = None
+    while len(found) < GROUP_AT_MOST:
+        page = store.inbox_members(group, now, limit=500, after=after)
+        found += [(row["run_id"], row["step"]) for row in page.rows if row["step"] is not None]
+        after = page.older
+        if after is None:
+            break
+    return found[:GROUP_AT_MOST]
+
+
+def _batch_of(store: Store, place: tuple[str, str]) -> Row | None:
+    """The newest batch in which a group's oldest operation is; a batch has the members that were shown together."""
+    for batch in store.batches(limit=5):
+        _, members = store.batch(batch["batch_no"], limit=1000)
+        if any((m["run_id"], m["step"]) == place for m in members):
+            return batch
+    return None
 
 
 # --- undoing -----------------------------------------------------------------------------------------------------

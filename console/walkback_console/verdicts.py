@@ -53,7 +53,7 @@ def t(text: object, style: str = "") -> Text:
     return Text(safe(str(text)), style=style)
 
 
-def said(*parts: str | Text) -> Text:
+def said(*parts: str | Text | tuple[str, str]) -> Text:
     """One text. A bare `str` is ours; what comes from the store has been through `t`."""
     return Text.assemble(*parts)
 
@@ -269,7 +269,7 @@ def _attempt_lines(subject: Subject) -> Iterator[Line]:
                 ATTEMPTS,
                 "too late",
                 t(
-                    f"attempt {e.data.get('attempt', '?')} said {e.data.get('answer', 'something')}, {ago(e.at, subject.at)}{output}",
+                    f"attempt {e.data.get('attempt')}: {e.data.get('answer')}, {ago(e.at, subject.at)}{output}",
                     "unsure",
                 ),
             )
@@ -369,7 +369,7 @@ def write_lines(subject: Subject) -> list[Line]:
     done = [w for w in subject.writes if w["step"] != subject.step]
     if not done:
         return [Line(WRITES, "already did", t("nothing: this would be the run's first write", "dim"))]
-    lines = []
+    lines: list[Line] = []
     for w in done:
         stake = f", {w['stake']}" if w["stake"] else ""
         status = said(t(mark(w["status"]), meaning(w["status"])), " ", t(w["status"], meaning(w["status"])))

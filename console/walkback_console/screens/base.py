@@ -1,4 +1,4 @@
-"""What all screens share: the frame, the keys from the table of actions, the line to type in, and how a deed is done."""
+"""What all screens share: the frame, the keys from the table of actions, a line to type in, and how a deed is done."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from rich.text import Text
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.message import Message
 from textual.screen import Screen
 from textual.suggester import SuggestFromList
 from textual.widget import Widget
 from textual.widgets import Input
 
 from walkback_console import actions
-from walkback_console.actions import Action, BadAnswer, checked, find, why_not
+from walkback_console.actions import Action, checked, find, why_not
+from walkback_console.deciding import BadAnswer
+from walkback_console.plain_words import many
 from walkback_console.safe_text import safe
 from walkback_console.subjects import Subject, with_writes
 from walkback_console.widgets.dialog import Dialog
@@ -53,7 +56,7 @@ class Typing(Input):
     Typing:focus { border: none; background: $boost; }
     """
 
-    class Left(events.Message):
+    class Left(Message):
         """Esc was pressed."""
 
     def __init__(self) -> None:
@@ -132,7 +135,7 @@ class ConsoleScreen(Screen[None]):
         return None
 
     def load(self) -> None:
-        """Ask the store for what is shown; called when something changed, and never from a timer of the screen's own."""
+        """Ask the store for what is shown; called when something changed, and never by a timer of its own."""
 
     def tick(self) -> None:
         """A second has passed."""
@@ -203,12 +206,15 @@ class ConsoleScreen(Screen[None]):
                 own(subject)
         elif subject is not None and action.id == "compensate" and not subject.writes:
             self.app.thread.ask(
-                "writes", lambda store: with_writes(store, subject), lambda found: self.confirm(action, found), self.app.failed
+                "writes",
+                lambda store: with_writes(store, subject),
+                lambda found: self.confirm(action, found),
+                self.app.failed,
             )
         elif subject is not None:
             self.confirm(action, subject)
 
-    def confirm(self, action: Action, subject: Subject) -> None:
+    def confirm(self, action: Action, subject: Subject, then: Callable[[], object] | None = None) -> None:
         if not action.danger and not action.fields:
             self.app.carry_out(action, subject, {})
             return
@@ -232,8 +238,10 @@ class ConsoleScreen(Screen[None]):
                 self.app.say(f"{action.label}: cancelled, nothing was done.", "dim")
             else:
                 self.app.carry_out(action, subject, answers)
+                if then is not None:
+                    then()
 
-        about = subject.place or "the store"
+        about = subject.place or (many(len(subject.members), "operation") if subject.members else "the store")
         fields = [(field, field.default(subject)) for field in action.fields]
         title = f"{action.label}: {about}"
         self.app.push_screen(Dialog(title, says, fields, confirm=action.label.capitalize(), check=check), answered)
@@ -253,7 +261,9 @@ class ConsoleScreen(Screen[None]):
         self._typing_done, self._typing_changed = done, changed
         self._back_to = self.focused
         self.query_one(Typing).open(prompt, value, [] if history is None else history, suggestions)
-        self.query_one("#keys", Lines).show(Text.assemble((prompt, "dim"), "  ", ("enter", "key"), " done  ", ("esc", "key"), " leave"))
+        self.query_one("#keys", Lines).show(
+            Text.assemble((prompt, "dim"), "  ", ("enter", "key"), " done  ", ("esc", "key"), " leave")
+        )
 
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:

@@ -81,7 +81,7 @@ class LineList(ScrollView, Generic[R], can_focus=True):
         background: $surface;
         color: $text;
         overflow-x: hidden;
-        scrollbar-size-vertical: 1;
+        scrollbar-size-vertical: 1; scrollbar-gutter: stable;
         & > .line-list--cursor { background: $boost; text-style: bold; }
         & > .line-list--cursor-blurred { background: $boost; }
         & > .line-list--mark { color: $warning; text-style: bold; }
@@ -245,6 +245,15 @@ class LineList(ScrollView, Generic[R], can_focus=True):
         self._missing.clear()
         self._asked.clear()
         self._follow(old, shown, hold)
+
+    def set_row_height(self, height: int) -> None:
+        """Lines that every row takes; the selected row stays in view."""
+        if height != self._row_height:
+            self._row_height = height
+            self._drawn.clear()
+            self._settle()
+            self._scroll_to_cursor()
+            self.refresh()
 
     def loaded(self) -> None:
         """The source has rows that it did not have before, or more of them."""
@@ -622,7 +631,9 @@ class LineList(ScrollView, Generic[R], can_focus=True):
         if state.ghost:  # grey, whatever colours the row had
             text = Text(text.plain)
         # Renderers make their text safe; here it costs next to nothing to be sure.
-        return [Segment(safe(segment.text), segment.style) for segment in text.render(paper(self.app.theme)) if segment.text]
+        return [
+            Segment(safe(segment.text), segment.style) for segment in text.render(paper(self.app.theme)) if segment.text
+        ]
 
     def _style(self, state: RowState) -> Style:
         style = self.rich_style

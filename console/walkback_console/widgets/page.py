@@ -33,7 +33,7 @@ class Page(ScrollView, can_focus=True):
     ]
 
     DEFAULT_CSS = """
-    Page { background: $surface; color: $text; overflow-x: hidden; scrollbar-size-vertical: 1; padding: 0 1; }
+    Page { background: $surface; color: $text; overflow-x: hidden; scrollbar-size-vertical: 1; scrollbar-gutter: stable; padding: 0 1; }
     """
 
     def __init__(self, lines: Sequence[Line] = (), *, id: str | None = None) -> None:
