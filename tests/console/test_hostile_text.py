@@ -186,6 +186,8 @@ def commands(url: str, folder: Path) -> list[list[str]]:
         ["note", RUNS["unknown"], *why],
         ["own", RUNS["unknown"]],
         ["own", f"{RUNS['unknown']}#2", "--to", evil("next owner"), *why],
+        ["show", RUNS["unknown"]],
+        ["handover"],
         ["resolve", RUNS["unknown"], "--verify"],
         ["resolve", RUNS["unknown"], "--happened", "--result", EVIL, *why],
         ["retry", RUNS["unknown"], *why],
