@@ -6,6 +6,7 @@ and is the one place where a deed is handed to the store.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -105,8 +106,10 @@ class Walkback(App[None]):
 
         self.thread.ask("who", self._ask_who, self._got_who)
         self.push_screen(InboxScreen())
+        self.thread.ask("overview", overview.load, self._got_overview)
         self.thread.start()
         self.set_interval(1.0, self._tick)
+        self.set_timer(1.0, gc.enable)  # see walkback_console.cli.opening
         if self.options.place is not None:
             self.open_place(self.options.place)
 
@@ -221,7 +224,7 @@ class Walkback(App[None]):
         options = self.options
         lines = [
             overview.first_line(options.where, options.environment, self.who, self.read_age(), self.now(), width),
-            overview.second_line(self.overview),
+            overview.second_line(self.overview, kinds=not crumbs or self._at_inbox),
         ]
         mode = [("READ-ONLY ", "unsure")] if self.read_only else []
         trail = f" {palette.CRUMB} ".join(["Inbox", *(safe(crumb) for crumb in crumbs)])
@@ -229,6 +232,10 @@ class Walkback(App[None]):
             *lines,
             Text.assemble(*mode, (trail if not self.ascii_only else trail.replace(palette.CRUMB, ">"), "key")),
         ]
+
+    @property
+    def _at_inbox(self) -> bool:
+        return len(self.screen_stack) <= 2
 
     def banners(self) -> list[Text]:
         found = []
@@ -485,14 +492,17 @@ def safe_lines(text: str) -> str:
 def options_for(
     url: str,
     *,
+    store: Store | None = None,
     read_only: bool = False,
     claim: str | None = None,
     place: str | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Options:
-    """What the address, the command line and the environment come to."""
+    """What the address, the command line and the environment come to; `store` is given when it is open already."""
 
     def open_() -> Store:
+        if store is not None:
+            return store
         from walkback_store import open_store
 
         return open_store(url, create=False, wait=3.0)

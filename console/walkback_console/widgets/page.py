@@ -33,7 +33,10 @@ class Page(ScrollView, can_focus=True):
     ]
 
     DEFAULT_CSS = """
-    Page { background: $surface; color: $text; overflow-x: hidden; scrollbar-size-vertical: 1; scrollbar-gutter: stable; padding: 0 1; }
+    Page {
+        background: $surface; color: $text; overflow-x: hidden; padding: 0 1;
+        scrollbar-size-vertical: 1; scrollbar-gutter: stable;
+    }
     """
 
     def __init__(self, lines: Sequence[Line] = (), *, id: str | None = None) -> None:
