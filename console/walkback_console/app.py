@@ -431,12 +431,12 @@ class Walkback(OneKeyAtATime):
     # --- out of the console --------------------------------------------------------------------------------------
 
     def do_copy(self, subject: Subject | None) -> None:
-        self._copied(subject.place if subject is not None else "")
+        self.copied(subject.place if subject is not None else "")
 
     def do_copy_command(self, subject: Subject | None) -> None:
-        self._copied("" if subject is None else f"walkback show {outside.quoted(subject.place)}")
+        self.copied("" if subject is None else f"walkback show {outside.quoted(subject.place)}")
 
-    def _copied(self, text: str) -> None:
+    def copied(self, text: str) -> None:
         if not text:
             self.say("copy: nothing is selected.", "unsure")
             return
