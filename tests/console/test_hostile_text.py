@@ -130,11 +130,12 @@ def hostile(tmp_path: Path) -> str:
         driver.start(store, f"6 {EVIL_ID}", agent=hostile_app.hostile.name, value={})
         h = held(RUNS["waits"])
         store.do(ParkRun(**h.by, waits_for=evil("waits for")))
+        freezer = f"operator:{evil('freezer')}"
         store.do(
-            Freeze(actor=f"operator:{evil('freezer')}", scope=FreezeScope.TOOL, name=evil("tool"), reason=evil("reason"))
+            Freeze(actor=freezer, scope=FreezeScope.TOOL, name=evil("tool"), reason=evil("reason"))
         )  # fmt: skip
         store.do(
-            Freeze(actor=f"operator:{evil('freezer')}", scope=FreezeScope.AGENT, name=evil("agent"), reason=evil("reason"))
+            Freeze(actor=freezer, scope=FreezeScope.AGENT, name=evil("agent"), reason=evil("reason"))
         )  # fmt: skip
     # And a row that fsck has to quote.
     with open_store(url) as store, store.backend.engine.begin() as connection:
