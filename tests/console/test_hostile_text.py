@@ -137,9 +137,12 @@ def hostile(tmp_path: Path) -> str:
         h = held(RUNS["waits"])
         store.do(ParkRun(**h.by, waits_for=evil("waits for")))
         freezer = f"operator:{evil('freezer')}"
-        store.do(Freeze(actor=freezer, scope=FreezeScope.TOOL, name=evil("tool"), reason=evil("reason")))
-        freezer = f"operator:{evil('freezer')}"
-        store.do(Freeze(actor=freezer, scope=FreezeScope.AGENT, name=evil("agent"), reason=evil("reason")))
+        store.do(
+            Freeze(actor=freezer, scope=FreezeScope.TOOL, name=evil("tool"), reason=evil("reason"))
+        )  # fmt: skip
+        store.do(
+            Freeze(actor=freezer, scope=FreezeScope.AGENT, name=evil("agent"), reason=evil("reason"))
+        )  # fmt: skip
     # And a row that fsck has to quote.
     with open_store(url) as store, store.backend.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE runs SET error_class = ? WHERE error_class IS NOT NULL", (evil("edited"),))
