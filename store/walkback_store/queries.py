@@ -9,7 +9,7 @@ import orjson
 from sqlalchemy import (
     BigInteger,
     Select,
-    and_,
+    case,
     func,
     literal,
     literal_column,
@@ -24,6 +24,7 @@ from walkback_store.history import Histories
 from walkback_store.inbox import Inbox
 from walkback_store.log import Event, Row
 from walkback_store.machine.base import STORE
+from walkback_store.machine.roles import EVERYONE, role_among
 from walkback_store.paging import (
     COUNT_LIMIT,
     MAX_PAGE,
@@ -38,7 +39,9 @@ from walkback_store.paging import (
 )
 from walkback_store.reading import Moment
 from walkback_store.run_lists import RunFilter
+from walkback_store.timelines import Timelines
 from walkback_store.values import decode
+from walkback_store.words import BatchStatus, Role
 
 
 @dataclass(slots=True)
@@ -60,31 +63,10 @@ class OperationDetail:
     decisions: list[Row] = field(default_factory=list)
 
 
-class Queries(Histories, Inbox):
+class Queries(Timelines, Histories, Inbox):
     """Reading. Rows are plain dicts, named after the columns."""
 
     # --- one run -------------------------------------------------------------------------------------------------
-
-    def timeline(
-        self, run_id: str, *, after: int = 0, before: int | None = None, limit: int = PAGE, effect: str | None = None
-    ) -> list[Row]:
-        """Steps in order, with their operations. `after` and `before` are `first_seq` of a step."""
-        s, o = schema.steps, schema.operations
-        operation = [c.label(f"operation_{c.name}") for c in o.columns if c.name not in {"run_no", "step"}]
-        with self._reading() as moment:
-            run_no = self._run(moment, run_id)["run_no"]
-            query = (
-                select(s, *operation)
-                .outerjoin(o, and_(o.c.run_no == s.c.run_no, o.c.step == s.c.step))
-                .where(s.c.run_no == run_no)
-                .limit(page_size(limit))
-            )
-            if effect is not None:
-                query = query.where(o.c.effect == effect)
-            if before is not None:
-                query = query.where(s.c.first_seq < before).order_by(s.c.first_seq.desc())
-                return list(reversed(moment.rows(query)))
-            return moment.rows(query.where(s.c.first_seq > after).order_by(s.c.first_seq))
 
     def operation(self, run_id: str, step: str) -> OperationDetail:
         """All that is known about one tool call, as of one moment: the newest page of each, oldest first."""
@@ -106,6 +88,25 @@ class Queries(Histories, Inbox):
             [_event(row, run_id) for row in found["events"]],
             found["decisions"],
         )
+
+    def step(self, run_id: str, step: str) -> tuple[Row, Row]:
+        """One step and its run, as of one moment, with the snapshots around it.
+
+        A step that left the state as it was has no snapshot of its own after it: the state then is that of the next
+        boundary, which is where the next step begins, or the newest there is.
+        """
+        s = schema.steps
+        with self._reading() as moment:
+            run = self._run(moment, run_id)
+            of_run = select(s).where(s.c.run_no == run["run_no"])
+            found = moment.rows(of_run.where(s.c.step == step).limit(1)) if possible(step) else []
+            if not found:
+                raise NotFound(f"run {run_id!r} has no step {step!r}. `walkback show` lists its steps.")
+            row = found[0]
+            if row["after"] is None:
+                later = of_run.where(s.c.first_seq > row["first_seq"]).order_by(s.c.first_seq).limit(1)
+                row["after"] = next((r["before"] for r in moment.rows(later)), run["last_snapshot"])
+            return row, run
 
     def waiting_signals(self, run_id: str, name: str) -> list[Row]:
         s = schema.signals
@@ -182,6 +183,21 @@ class Queries(Histories, Inbox):
             rows = moment.rows(query.order_by(e.c.at.desc(), e.c.pos.desc()).limit(page_size(limit)))
         return [_event(row, row["run_id"]) for row in rows]
 
+    # --- people --------------------------------------------------------------------------------------------------
+
+    def role_of(self, actor: str) -> Role:
+        """What somebody may do here."""
+        names = [EVERYONE, actor] if possible(actor) else [EVERYONE]
+        with self._reading() as moment:
+            rows = moment.rows(select(schema.roles).where(schema.roles.c.person.in_(names)).limit(2))
+        found = {row["person"]: row for row in rows}
+        return role_among(actor, found.get(actor), found.get(EVERYONE))
+
+    def roles(self) -> list[Row]:
+        """Who has a role of their own, and the one that everybody else has (`operator:*`), if they have one."""
+        with self._reading() as moment:
+            return moment.rows(select(schema.roles).order_by(schema.roles.c.person).limit(MAX_PAGE))
+
     # --- workers, freezes, decisions, batches --------------------------------------------------------------------
 
     def workers(self, *, limit: int = PAGE) -> list[Row]:
@@ -190,6 +206,13 @@ class Queries(Histories, Inbox):
         query = select(w).order_by(w.c.status, w.c.started_at.desc(), w.c.worker).limit(page_size(limit))
         with self._reading() as moment:
             return [row | {"agents": orjson.loads(row["agents"])} for row in moment.rows(query)]
+
+    def holding(self) -> dict[str, int]:
+        """How many runs each worker holds; workers that hold none are not in it."""
+        r = schema.runs
+        held = select(r.c.worker, func.count().label("n")).where(sql("runs.worker IS NOT NULL")).group_by(r.c.worker)
+        with self._reading() as moment:
+            return {row["worker"]: row["n"] for row in moment.rows(held.order_by(r.c.worker).limit(MAX_PAGE))}
 
     def freezes(self) -> list[Row]:
         """Those in force."""
@@ -205,6 +228,13 @@ class Queries(Histories, Inbox):
         query = query.order_by(d.c.not_before, d.c.run_no, d.c.seq).limit(page_size(limit))
         with self._reading() as moment:
             return moment.rows(query)
+
+    def batches(self, *, limit: int = PAGE) -> list[Row]:
+        """Those that are open first; of each the newest first."""
+        b = schema.batches
+        closed = case((b.c.status == BatchStatus.OPEN.value, 0), else_=1)
+        with self._reading() as moment:
+            return moment.rows(select(b).order_by(closed, b.c.batch_no.desc()).limit(page_size(limit)))
 
     def batch(self, batch_no: int, *, limit: int = PAGE, after: int = 0) -> tuple[Row, list[Row]]:
         """A batch and a page of its members. `after` is the `n` of the last one you have."""

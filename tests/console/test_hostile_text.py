@@ -12,8 +12,8 @@ import pytest
 from tests.console import hostile_app
 from tests.console.terminal import STRICT, Command, in_one_terminal
 from tests.store import driver
+from tests.support.people import open_store
 from walkback_console.cli.commands import app
-from walkback_store import open_store
 from walkback_store.machine.operations import AppendLateEvidence, RecordRecovery, RecordVerification, Settle
 from walkback_store.machine.people import AddNote
 from walkback_store.machine.runs import FailRun, NeedOperator, ParkRun, RecordStep
@@ -131,10 +131,10 @@ def hostile(tmp_path: Path) -> str:
         h = held(RUNS["waits"])
         store.do(ParkRun(**h.by, waits_for=evil("waits for")))
         store.do(
-            Freeze(actor=evil("freezer"), scope=FreezeScope.TOOL, name=evil("tool"), reason=evil("reason"))
+            Freeze(actor=f"operator:{evil('freezer')}", scope=FreezeScope.TOOL, name=evil("tool"), reason=evil("reason"))
         )  # fmt: skip
         store.do(
-            Freeze(actor=evil("freezer"), scope=FreezeScope.AGENT, name=evil("agent"), reason=evil("reason"))
+            Freeze(actor=f"operator:{evil('freezer')}", scope=FreezeScope.AGENT, name=evil("agent"), reason=evil("reason"))
         )  # fmt: skip
     # And a row that fsck has to quote.
     with open_store(url) as store, store.backend.engine.begin() as connection:
@@ -148,6 +148,9 @@ def commands(url: str, folder: Path) -> list[list[str]]:
         ["inbox"],
         ["runs"],
         ["runs", EVIL_ID],
+        ["workers"],
+        ["workers", "--all"],
+        ["handover"],
         ["stats"],
         ["doctor"],
         ["fsck"],
@@ -159,6 +162,9 @@ def commands(url: str, folder: Path) -> list[list[str]]:
         ["show", "--all", RUNS["unknown"]],
     ]
     changes = [
+        ["signal", RUNS["waits"], EVIL, "--data", json.dumps(EVIL), "--id", MARKUP],
+        ["signal", RUNS["waits"], EVIL, "--data", EVIL],
+        ["signal", RUNS["waits"], EVIL, "--json", "--id", MARKUP],
         ["adopt", "--yes", "--reason", "none"],
         ["backup", str(folder / "a.db")],
         ["backup", str(folder / "b.db"), "--json"],

@@ -36,8 +36,9 @@ from tests.store.driver import (
     succeed,
     write,
 )
+from tests.support.people import open_store
 from tests.support.proxy import CuttingProxy
-from walkback_store import claiming, open_store, schema
+from walkback_store import claiming, schema
 from walkback_store.engine import Committed
 from walkback_store.errors import NotFound, StoreError, TooSlow, Unreachable
 from walkback_store.housekeeping import adopt, prune
@@ -53,7 +54,15 @@ from walkback_store.machine.operations import (
 )
 from walkback_store.machine.people import AddNote, Approve, DecideRetry, Refuse, RequestCancel
 from walkback_store.machine.runs import ClaimRun, FailRun, NeedOperator, ParkRun, RecordStep, SendSignal, StartRun
-from walkback_store.machine.store_wide import Freeze, LoseWorker, OpenBatch, RegisterWorker, StopWorker, Unfreeze
+from walkback_store.machine.store_wide import (
+    Freeze,
+    LoseWorker,
+    OpenBatch,
+    RegisterWorker,
+    StopBatch,
+    StopWorker,
+    Unfreeze,
+)
 from walkback_store.paging import above
 from walkback_store.queries import COUNT_LIMIT, MAX_PAGE, PAGE, Cursor, Queries, RunFilter
 from walkback_store.run_lists import MAX_RANGES
@@ -451,6 +460,132 @@ def test_a_long_timeline_is_read_in_pages_in_both_directions(store: Store) -> No
         assert [row["step"] for row in back] == steps
 
 
+@pytest.fixture
+def eventful(opened: tuple[Store, Clock]) -> Held:
+    """A run in which most things that can become of a step became of one."""
+    store, clock = opened
+    h = held(store)
+    store.do(RecordStep(**h.by, step="1", step_kind="decide", name="How_much"))
+    write(h, "2", tool="pay", description="pay 50% of it")
+    intend(h, "3", tool="mail")
+    said: dict[str, Any] = {"error_class": "Rejected", "error": "No such Mailbox"}
+    store.do(Settle(**h.by, step="3", outcome=OperationStatus.FAILED, answer=Answer.REJECTED, **said))
+    write(h, "4", tool="ship", effect=Effect.READ)
+    ask(h, "5", expires_at=clock.now + HOUR, tool="pay")
+    store.do(Refuse(actor=ANN, run_id=h.run_id, step="5", reason="too much"))
+    lose_track(h, "6", tool="pay_back")
+    return h
+
+
+FILTERS: list[tuple[dict[str, Any], list[str]]] = [
+    ({}, ["1", "2", "3", "4", "5", "6"]),
+    ({"effect": "write"}, ["2", "3", "5", "6"]),
+    ({"effect": "read"}, ["4"]),
+    ({"faults": True}, ["3", "5", "6"]),
+    ({"faults": True, "effect": "read"}, []),
+    ({"text": "PAY"}, ["2", "5", "6"]),
+    ({"text": "pay", "faults": True}, ["5", "6"]),
+    ({"text": "_"}, ["1", "6"]),
+    ({"text": "50%"}, ["2"]),
+    ({"text": "%"}, ["2"]),
+    ({"text": "mailbox"}, ["3"]),
+    ({"text": "\\"}, []),
+    ({"text": "'; DROP TABLE steps"}, []),
+    ({"text": "a\x00b"}, []),
+    ({"text": ""}, ["1", "2", "3", "4", "5", "6"]),
+]
+
+
+@pytest.mark.parametrize(("where", "expected"), FILTERS, ids=[str(where) for where, _ in FILTERS])
+def test_steps_are_filtered_counted_and_found_by_number(
+    eventful: Held, where: dict[str, Any], expected: list[str]
+) -> None:
+    store, run_id = eventful.store, eventful.run_id
+    assert [row["step"] for row in store.timeline(run_id, **where)] == expected
+    assert [row["step"] for row in store.timeline(run_id, before=10**9, **where)] == expected
+    assert store.count_steps(run_id, **where) == len(expected)
+    for n in range(len(expected) + 2):
+        page = store.timeline(run_id, offset=n, limit=2, **where)
+        assert [row["step"] for row in page] == expected[n : n + 2]
+        assert all("operation_status" in row for row in page)
+    for step in ("1", "2", "3", "4", "5", "6", "7", "\x00"):
+        at = expected.index(step) if step in expected else None
+        assert store.step_offset(run_id, step, **where) == at
+
+
+def test_a_suspected_duplicate_is_a_fault(store: Store) -> None:
+    h = held(store)
+    write(h, "1")
+    write(h, "2")
+    late = AppendLateEvidence(actor="worker:w", run_id=h.run_id, step="1", data={}, duplicate_suspected=True)
+    store.do(late)
+    assert [row["step"] for row in store.timeline(h.run_id, faults=True)] == ["1"]
+
+
+def test_a_page_has_one_beginning(eventful: Held) -> None:
+    both: list[dict[str, Any]] = [{"after": 3}, {"before": 3}]
+    for more in both:
+        with pytest.raises(ValueError, match="not two of these"):
+            eventful.store.timeline(eventful.run_id, offset=1, **more)
+
+
+def test_steps_are_skipped_in_an_index_that_has_all_it_takes(tmp_path: Path) -> None:
+    """So a page of 100,000 steps is a page, wherever it begins."""
+    store, _ = open_with_clock(str(tmp_path / "walkback.db"))
+    with store:
+        h = held(store)
+        write(h, "1")
+        plans = [
+            *plans_of(store, lambda: store.timeline(h.run_id, offset=1)),
+            *plans_of(store, lambda: store.count_steps(h.run_id)),
+        ]
+        of_steps = [plan for plan in plans if "steps" in plan]
+        assert of_steps == ["SEARCH steps USING COVERING INDEX ix_steps_order (run_no=?)"] * 2
+
+
+def test_many_operations_are_read_at_once_in_the_order_asked(store: Store) -> None:
+    h = held(store)
+    write(h, "1")
+    start(store, "r2")
+    (claimed,) = store.claim("w", {"a": ["1"]})
+    assert claimed.run is not None
+    other = Held(store, "r2", "w", claimed.run["fence"])
+    park_unknown(other, "1")
+    places = [("r2", "1"), ("nobody", "1"), ("r1", "9"), ("r1", "1"), ("r2", "1"), ("r1", "\x00")]
+    found = store.operations_of(places)
+    assert [(row["run_id"], row["step"], row["status"]) for row in found] == [
+        ("r2", "1", "unknown"),
+        ("r1", "1", "succeeded"),
+    ]
+    assert [(row["run_status"], row["run_why"], row["agent"]) for row in found] == [
+        ("needs_operator", "unknown", "a"),
+        ("running", None, "a"),
+    ]
+    assert store.operations_of([]) == []
+    assert len(store.operations_of([("r1", str(n)) for n in range(MAX_PAGE)])) == 1
+    with pytest.raises(ValueError, match="at most 1000"):
+        store.operations_of([("r1", str(n)) for n in range(MAX_PAGE + 1)])
+
+
+def test_batches_come_open_ones_first_and_newest_first(store: Store) -> None:
+    h = held(store)
+    park_unknown(h, "1")
+    numbers = []
+    for n in range(4):
+        store.do(OpenBatch(actor=ANN, action="retry", members=[(h.run_id, "1")], reason=f"no. {n}"))
+        numbers.append(store.batches()[0]["batch_no"])
+    for batch_no in (numbers[0], numbers[3]):
+        store.do(StopBatch(actor=ANN, batch_no=batch_no, reason="no"))
+    found = store.batches()
+    assert [(row["batch_no"], row["status"]) for row in found] == [
+        (numbers[2], "open"),
+        (numbers[1], "open"),
+        (numbers[3], "stopped"),
+        (numbers[0], "stopped"),
+    ]
+    assert [row["batch_no"] for row in store.batches(limit=1)] == [numbers[2]]
+
+
 def test_an_operation_comes_with_all_that_is_known_about_it(opened: tuple[Store, Clock]) -> None:
     store, clock = opened
     h = held(store)
@@ -536,9 +671,14 @@ def test_events_of_a_run_come_in_order_and_in_pages(store: Store) -> None:
 
 
 def test_the_stores_own_log_has_no_events_of_runs(store: Store) -> None:
+    begun = store.events(None)[-1].seq
     held(store)
     store.do(Freeze(actor=ANN, scope=FreezeScope.TOOL, name="pay", reason="outage"))
-    assert [(e.run_id, e.kind) for e in store.events(None)] == [(STORE, "store"), (STORE, "operator_action")]
+    assert {e.run_id for e in store.events(None)} == {STORE}
+    assert [(e.run_id, e.kind) for e in store.events(None, after=begun)] == [
+        (STORE, "store"),
+        (STORE, "operator_action"),
+    ]
 
 
 def test_the_events_of_a_pruned_run_are_still_its_own(opened: tuple[Store, Clock]) -> None:
@@ -657,7 +797,8 @@ def test_a_reader_behind_concurrent_writers_sees_every_event_once(pg_url: str) -
             writer.close()
         page, cursor = drain(store, cursor)
         seen += page
-    assert sorted(e.run_id for e in seen) == sorted(f"r{i}-{n}" for i in range(3) for n in range(12))
+    of_runs = [e.run_id for e in seen if e.run_id != STORE]
+    assert sorted(of_runs) == sorted(f"r{i}-{n}" for i in range(3) for n in range(12))
 
 
 def test_a_new_reader_of_an_adopted_copy_sees_what_was_and_what_is(store_url: str) -> None:
@@ -671,7 +812,7 @@ def test_a_new_reader_of_an_adopted_copy_sees_what_was_and_what_is(store_url: st
         adopt(store, ANN, "the original is gone")
         start(store, "after")
         seen, _ = drain(store, Cursor(), size=1)
-        assert [e.run_id for e in seen] == ["before", STORE, "after"]
+        assert [e.run_id for e in seen] == [STORE, STORE, "before", STORE, "after"]
 
 
 # --- people ------------------------------------------------------------------------------------------------------
@@ -784,6 +925,14 @@ def questions(store: Store, now: int) -> dict[str, Callable[[], Any]]:
         "count_runs": lambda: store.count_runs(RunFilter(tag="t", status=["running"])),
         "status_counts": store.status_counts,
         "timeline": lambda: store.timeline("r0000", limit=most),
+        "timeline, by number": lambda: store.timeline("r0000", limit=most, offset=3),
+        "timeline, of faults": lambda: store.timeline(
+            "r0000", limit=most, offset=0, faults=True, text="no", effect="write"
+        ),
+        "count_steps": lambda: store.count_steps("r0000"),
+        "count_steps, of faults": lambda: store.count_steps("r0000", faults=True),
+        "step_offset": lambda: store.step_offset("r0000", "1", text="pay"),
+        "operations_of": lambda: store.operations_of([("r0000", "1"), ("r0000", "2")]),
         "operation": lambda: store.operation("r0000", "1"),
         "waiting_signals": lambda: store.waiting_signals("r0000", "go"),
         "events": lambda: store.events("r0000", limit=most),
@@ -791,7 +940,10 @@ def questions(store: Store, now: int) -> dict[str, Callable[[], Any]]:
         "people_since": lambda: store.people_since(0, limit=most),
         "workers": lambda: store.workers(limit=most),
         "freezes": store.freezes,
+        "roles": store.roles,
+        "role_of": lambda: store.role_of(ANN),
         "waiting_decisions": lambda: store.waiting_decisions(limit=most),
+        "batches": lambda: store.batches(limit=most),
         "batch": lambda: store.batch(store.events(None, before=most, limit=1)[0].seq, limit=most)[1],
         "inbox": lambda: store.inbox(now, limit=most),
         "inbox_members": lambda: store.inbox_members(store.inbox(now, limit=1)[0], now, limit=most),
@@ -835,7 +987,10 @@ def test_no_query_loads_more_than_a_page(opened: tuple[Store, Clock]) -> None:
     clock.pass_(HOUR)
     asked = questions(store, clock.now)
     public = {name for name in dir(Queries) if not name.startswith("_")}
-    assert set(asked) == public - {"time_limit", "history"}  # which is for a worker, who needs all of it
+    assert {name.partition(",")[0] for name in asked} == public - {
+        "time_limit",
+        "history",
+    }  # which is for a worker, who needs all of it
     for name, question in asked.items():
         with statements_of(store) as statements:
             answer = question()

@@ -2,100 +2,26 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from walkback_console.cli.session import Session
-from walkback_console.plain_words import parse_duration
-
-A_DAY = 86_400
-app = typer.Typer(
-    name="walkback",
-    help="Run agents, and look at, check and keep what they did to the world.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+from walkback_console.cli.completing import complete_run
+from walkback_console.cli.options import (
+    JsonOption,
+    PlaceArgument,
+    RunArgument,
+    Status,
+    StepArgument,
+    StoreOption,
+    YesOption,
+    duration,
+    seconds,
+    some_seconds,
 )
-
-
-class Status(StrEnum):
-    """The words of `walkback_store.words.RunStatus`, repeated so that `--help` need not load the store."""
-
-    RUNNING = "running"
-    WAITING = "waiting"
-    PAUSED = "paused"
-    NEEDS_OPERATOR = "needs_operator"
-    COMPENSATING = "compensating"
-    COMPENSATED = "compensated"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
-def _duration(text: str) -> int:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-
-
-def _seconds(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = -1.0
-    if not 0 <= found <= A_DAY:  # NaN is not between anything
-        raise typer.BadParameter(f"{text!r} is not a number of seconds up to {A_DAY:,}")
-    return found
-
-
-def _some_seconds(text: str) -> float:
-    if not (found := _seconds(text)):
-        raise typer.BadParameter("it has to be above 0")
-    return found
-
-
-StoreOption = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        metavar="URL",
-        show_default=False,
-        help="A path, sqlite:///path or postgresql://host/database. Else WALKBACK_STORE, else ./walkback.db.",
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON for scripts instead of text for people.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or the beginning of one.")]
-
-
-def _session(ctx: typer.Context, store: str | None, as_json: bool) -> Session:
-    return Session(ctx.obj if store is None else store, as_json)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"walkback {version('walkback')}")
-        raise typer.Exit
-
-
-@app.callback(invoke_without_command=True)
-def walkback(
-    ctx: typer.Context,
-    store: StoreOption = None,
-    version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    ctx.obj = store
-    if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help())
-
+from walkback_console.cli.root import app as app
+from walkback_console.cli.root import session_of
 
 # --- working -----------------------------------------------------------------------------------------------------
 
@@ -111,12 +37,12 @@ def work(
     lease: Annotated[
         float,
         typer.Option(
-            parser=_some_seconds, metavar="SECONDS", help="A worker that is silent for so long is taken for lost."
+            parser=some_seconds, metavar="SECONDS", help="A worker that is silent for so long is taken for lost."
         ),
     ] = 30.0,
     grace: Annotated[
         float,
-        typer.Option(parser=_seconds, metavar="SECONDS", help="How long steps under way may take to end at a stop."),
+        typer.Option(parser=seconds, metavar="SECONDS", help="How long steps under way may take to end at a stop."),
     ] = 30.0,
     until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when no run can go on by itself.")] = False,
     store: Annotated[
@@ -131,7 +57,7 @@ def work(
     """
     from walkback_console.cli import working
 
-    session = _session(ctx, store, as_json)
+    session = session_of(ctx, store, as_json)
     working.work(session, target, concurrency=concurrency, lease=lease, grace=grace, until_idle=until_idle)
 
 
@@ -148,7 +74,7 @@ def inbox(
     """What needs a person, most urgent first; alike things are one row."""
     from walkback_console.cli import reading
 
-    reading.inbox(_session(ctx, store, as_json), limit)
+    reading.inbox(session_of(ctx, store, as_json), limit)
 
 
 @app.command()
@@ -161,7 +87,7 @@ def runs(
     agent: Annotated[str | None, typer.Option(metavar="NAME", help="Only runs of this agent.")] = None,
     tag: Annotated[str | None, typer.Option(metavar="TAG", help="Only runs with this tag.")] = None,
     since: Annotated[
-        int | None, typer.Option(parser=_duration, metavar="AGE", help="Only runs started in the last 2h, 3d, ...")
+        int | None, typer.Option(parser=duration, metavar="AGE", help="Only runs started in the last 2h, 3d, ...")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many runs at most.")] = 50,
     after: Annotated[
@@ -174,31 +100,85 @@ def runs(
     from walkback_console.cli import reading
 
     statuses = [s.value for s in status or ()]
-    reading.runs(_session(ctx, store, as_json), prefix, statuses, agent, tag, since, limit, after)
+    reading.runs(session_of(ctx, store, as_json), prefix, statuses, agent, tag, since, limit, after)
 
 
 @app.command()
 def show(
     ctx: typer.Context,
-    run: RunArgument,
+    run: PlaceArgument,
+    step: StepArgument = None,
     every: Annotated[bool, typer.Option("--all", help="Every step, not only the newest 50.")] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """One run: where it stands and why, and its steps.
+    """One run: where it stands and why, and its steps. With a STEP, that one in full.
 
     For each call that is not settled: what it promised, its attempts, and the four answers of its recovery.
     """
-    from walkback_console.cli import reading
+    from walkback_console.cli import showing
 
-    reading.show(_session(ctx, store, as_json), run, every)
+    showing.show(session_of(ctx, store, as_json), run, step, every)
+
+
+PathOption = Annotated[
+    str | None, typer.Option("--path", metavar="PATH", help="Only this part of the state, such as order.items[3].")
+]
+
+
+@app.command()
+def state(
+    ctx: typer.Context,
+    run: PlaceArgument,
+    step: StepArgument = None,
+    before: Annotated[bool, typer.Option("--before", help="The state before the step, not the one after it.")] = False,
+    path: PathOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What a run knew after a step, or before it; without a STEP, what it knows now."""
+    from walkback_console.cli import states
+
+    states.state(session_of(ctx, store, as_json), run, step, before, path)
+
+
+@app.command()
+def diff(
+    ctx: typer.Context,
+    run: PlaceArgument,
+    step: StepArgument = None,
+    other: Annotated[
+        str | None, typer.Argument(metavar="STEP2", help="Compare the states after STEP and after STEP2.")
+    ] = None,
+    with_run: Annotated[
+        str | None,
+        typer.Option(
+            "--with",
+            metavar="RUN2",
+            help="Compare with the state of another run after the same step, or STEP2 of it.",
+            autocompletion=complete_run,
+        ),
+    ] = None,
+    path: PathOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What a step changed in the state of its run; or how two states differ."""
+    from walkback_console.cli import states
+
+    states.show_diff(session_of(ctx, store, as_json), run, step, other, with_run, path)
 
 
 @app.command()
 def events(
     ctx: typer.Context,
     run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run's id, the beginning of one, or @store for the store's own log.")
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A run's id, the beginning of one, or @store for the store's own log.",
+            autocompletion=complete_run,
+        ),
     ],
     after: Annotated[int, typer.Option(min=0, metavar="SEQ", help="Only events after this number.")] = 0,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as events happen, until Ctrl-C.")] = False,
@@ -208,7 +188,37 @@ def events(
     """The events of one run, in order; with --json, one object a line."""
     from walkback_console.cli import reading
 
-    reading.events(_session(ctx, store, as_json), run, after, follow)
+    reading.events(session_of(ctx, store, as_json), run, after, follow)
+
+
+@app.command()
+def workers(
+    ctx: typer.Context,
+    every: Annotated[bool, typer.Option("--all", help="Also those that stopped, and those lost long ago.")] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Who works: workers, what they have and hold; open breakers, freezes and batches."""
+    from walkback_console.cli import overview
+
+    overview.workers(session_of(ctx, store, as_json), every)
+
+
+@app.command()
+def handover(
+    ctx: typer.Context,
+    since: Annotated[
+        int | None,
+        typer.Option(parser=duration, metavar="AGE", show_default="8h", help="How far to look back: 8h, 3d, ..."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many open things at most.")] = 50,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """For whoever comes next: what people did and decided, what is open and whose it is. Text to paste."""
+    from walkback_console.cli import overview
+
+    overview.handover(session_of(ctx, store, as_json), since, limit)
 
 
 @app.command()
@@ -216,7 +226,32 @@ def stats(ctx: typer.Context, store: StoreOption = None, as_json: JsonOption = F
     """How many runs, events and snapshots there are, and what they take."""
     from walkback_console.cli import keeping
 
-    keeping.stats(_session(ctx, store, as_json))
+    keeping.stats(session_of(ctx, store, as_json))
+
+
+# --- telling -----------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def signal(
+    ctx: typer.Context,
+    run: RunArgument,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What the run waits for, or will: run.wait_for(NAME).")],
+    data: Annotated[
+        str | None,
+        typer.Option("--data", metavar="JSON", help="What the run gets with it, such as '{\"paid\": true}'."),
+    ] = None,
+    signal_id: Annotated[
+        str | None,
+        typer.Option("--id", metavar="ID", help="The same one twice counts once; without it, every call is a new one."),
+    ] = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send a run a message. It is kept until a step waits for it."""
+    from walkback_console.cli import acting
+
+    acting.signal(session_of(ctx, store, as_json), run, name, data, signal_id)
 
 
 # --- checking ----------------------------------------------------------------------------------------------------
@@ -224,19 +259,21 @@ def stats(ctx: typer.Context, store: StoreOption = None, as_json: JsonOption = F
 
 @app.command()
 def doctor(ctx: typer.Context, store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Check what the store stands on, and say what to do.
+    """Check what the store and the console stand on, and say what to do.
 
-    The SQLite library, the schema, file modes, whether this is a copy, the clock.
+    The SQLite library, the schema, permissions, file modes, whether this is a copy, the clock, the terminal.
     """
     from walkback_console.cli import doctor
 
-    doctor.doctor(_session(ctx, store, as_json))
+    doctor.doctor(session_of(ctx, store, as_json))
 
 
 @app.command()
 def fsck(
     ctx: typer.Context,
-    run: Annotated[str | None, typer.Argument(metavar="RUN", help="Check this run only.")] = None,
+    run: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="Check this run only.", autocompletion=complete_run)
+    ] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Unpack every snapshot as well.")] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -247,7 +284,7 @@ def fsck(
     """
     from walkback_console.cli import keeping
 
-    keeping.fsck(_session(ctx, store, as_json), run, deep)
+    keeping.fsck(session_of(ctx, store, as_json), run, deep)
 
 
 @app.command()
@@ -255,7 +292,7 @@ def audit(ctx: typer.Context, run: RunArgument, store: StoreOption = None, as_js
     """Verify one run's chain of events, and list who did what."""
     from walkback_console.cli import keeping
 
-    keeping.audit(_session(ctx, store, as_json), run)
+    keeping.audit(session_of(ctx, store, as_json), run)
 
 
 # --- keeping -----------------------------------------------------------------------------------------------------
@@ -271,7 +308,7 @@ def backup(
     """Copy a SQLite store to a new file while others write. The copy runs nothing until it is adopted."""
     from walkback_console.cli import keeping
 
-    keeping.backup(_session(ctx, store, as_json), file)
+    keeping.backup(session_of(ctx, store, as_json), file)
 
 
 @app.command()
@@ -279,7 +316,7 @@ def prune(
     ctx: typer.Context,
     older_than: Annotated[
         int,
-        typer.Option(parser=_duration, metavar="AGE", show_default=False, help="Runs that finished before: 30d, 12h."),
+        typer.Option(parser=duration, metavar="AGE", show_default=False, help="Runs that finished before: 30d, 12h."),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     yes: YesOption = False,
@@ -289,7 +326,7 @@ def prune(
     """Reduce finished runs to their audit trail. Never touches a run that waits for a person."""
     from walkback_console.cli import keeping
 
-    keeping.prune(_session(ctx, store, as_json), older_than, dry_run, yes)
+    keeping.prune(session_of(ctx, store, as_json), older_than, dry_run, yes)
 
 
 @app.command()
@@ -303,4 +340,7 @@ def adopt(
     """Let a copy or a restored backup run from here on. Only when the original is gone."""
     from walkback_console.cli import keeping
 
-    keeping.adopt(_session(ctx, store, as_json), reason, yes)
+    keeping.adopt(session_of(ctx, store, as_json), reason, yes)
+
+
+from walkback_console.cli import deciding_commands as deciding_commands  # noqa: E402  the order of the help

@@ -1,21 +1,23 @@
-"""`walkback doctor`: what the store stands on, and what to do about it."""
+"""`walkback doctor`: what the store and the console stand on, and what to do about it."""
 
 from __future__ import annotations
 
+import os
 import platform
 import shlex
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from sqlalchemy import text
 
-from walkback_console.cli import FINE, REFUSED
+from walkback_console.cli import FINE, REFUSED, terminal
+from walkback_console.cli.findings import BAD, LOOK, OK, Finding
 from walkback_console.cli.printing import Column, Printer, as_json, t, word
 from walkback_console.cli.session import Session, exit_code_of, now
-from walkback_console.plain_words import SECOND, duration
+from walkback_console.plain_words import SECOND, duration, many
 from walkback_store import housekeeping, schema, sqlite_library
 from walkback_store.backends.sqlite import SQLiteBackend
 from walkback_store.errors import StoreError
@@ -24,18 +26,8 @@ from walkback_store.opening import package_version
 if TYPE_CHECKING:
     from walkback_store import Store
 
-OK, LOOK, BAD = "ok", "look", "bad"
 TOLERATED = 5 * SECOND
 """Clocks this far apart only make ages look odd."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    check: str
-    verdict: str
-    """`ok`; `look`, which works but should be looked at; `bad`."""
-    found: str
-    do: str = ""
 
 
 def doctor(session: Session) -> None:
@@ -48,6 +40,7 @@ def doctor(session: Session) -> None:
         notes = " ".join(getattr(error, "__notes__", ()))
         findings.append(Finding("store", BAD, str(error), notes))
         code = exit_code_of(error) or REFUSED
+    findings += terminal.findings()
     if any(f.verdict == BAD for f in findings):
         code = code or REFUSED
     if session.as_json:
@@ -66,10 +59,12 @@ def _of_store(store: Store) -> Iterator[Finding]:
         yield Finding("store", OK, f"SQLite, {backend.path}")
         yield _library()
         yield Finding("schema", OK, f"{schema.SCHEMA_VERSION}, the newest this version knows")
+        yield _permissions(backend.path)
         yield _modes(backend.path)
     else:
         yield Finding("store", OK, f"PostgreSQL, {getattr(backend, 'where', '')}")
         yield Finding("schema", OK, f"{schema.SCHEMA_VERSION}, the newest this version knows")
+        yield _privileges(store)
     yield _home(store)
     yield _clock(store)
 
@@ -85,6 +80,44 @@ def _library() -> Finding:
         f"{found} can corrupt a store that several processes write to.",
         "Use a Python whose SQLite is 3.51.3 or newer (3.50.7 and 3.44.6 are safe too), or install the pysqlite3 wheel "
         "for your platform. Until then, let one process at a time use the store.",
+    )
+
+
+def _permissions(path: Path) -> Finding:
+    """SQLite writes beside the file too: its log and its index of it are made anew by whoever comes first."""
+    files = [Path(f"{path}{suffix}") for suffix in ("", "-wal", "-shm")]
+    locked = [file.name for file in files if file.exists() and not os.access(file, os.R_OK | os.W_OK)]
+    folder = path.resolve().parent
+    if not os.access(folder, os.W_OK | os.X_OK):
+        locked.append(f"the folder {folder}")
+    if not locked:
+        return Finding("permissions", OK, "you can read and write it, and its folder")
+    owner = path.stat().st_uid
+    return Finding(
+        "permissions",
+        BAD,
+        f"you cannot write {', '.join(locked)}: you can look at most, and neither decide nor work.",
+        f"Run as the user who owns the store (uid {owner}), or ask them to decide.",
+    )
+
+
+def _privileges(store: Store) -> Finding:
+    """Of the role on every table; a role that may only read is how a viewer is kept one."""
+    lacking = text(
+        "SELECT relname FROM pg_class WHERE relname = ANY(:names) AND relkind = 'r' "
+        "AND relnamespace = current_schema()::regnamespace AND NOT (has_table_privilege(oid, 'SELECT') "
+        "AND has_table_privilege(oid, 'INSERT') AND has_table_privilege(oid, 'UPDATE')) ORDER BY relname"
+    )
+    with store.backend.engine.connect() as connection:
+        found = list(connection.execute(lacking, {"names": sorted(schema.metadata.tables)}).scalars())
+        role = connection.execute(text("SELECT session_user")).scalar_one()
+    if not found:
+        return Finding("permissions", OK, f"the role {role} can read and write its tables")
+    return Finding(
+        "permissions",
+        LOOK,
+        f"the role {role} cannot write {many(len(found), 'table')} ({', '.join(found[:3])}): it can look, not decide.",
+        f"If it should: GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}",
     )
 
 

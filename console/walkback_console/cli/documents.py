@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from walkback_console.plain_words import iso
+from walkback_console.plain_words import SECOND, iso
 from walkback_store.values import encode
 
 if TYPE_CHECKING:
@@ -179,4 +179,46 @@ def freeze(row: Row) -> Document:
         "since": iso(row["at"]),
         "until": iso(row["until"]),
         "probe": row["probe"],
+    }
+
+
+def worker(row: Row, held: int) -> Document:
+    return {
+        "worker": row["worker"],
+        "status": row["status"],
+        "host": row["host"],
+        "pid": row["pid"],
+        "agents": row["agents"],
+        "held": held,
+        "lease": row["lease"] / SECOND,
+        "started_at": iso(row["started_at"]),
+        "beat_at": iso(row["beat_at"] or None),
+        "ended_at": iso(row["ended_at"]),
+    }
+
+
+def batch(row: Row) -> Document:
+    return {
+        "number": row["batch_no"],
+        "action": row["action"],
+        "status": row["status"],
+        "total": row["total"],
+        "released": row["released"],
+        "by": row["by"],
+        "reason": row["reason"],
+        "since": iso(row["at"]),
+    }
+
+
+def decision(row: Row) -> Document:
+    """What a person decided and no worker has carried out yet."""
+    return {
+        "run": row["run_id"],
+        "step": row["step"],
+        "decision": row["seq"],
+        "action": row["action"],
+        "what": json.loads(row["what"]) if row["what"] else None,
+        "by": row["by"],
+        "decided_at": iso(row["decided_at"]),
+        "not_before": iso(row["not_before"]),
     }

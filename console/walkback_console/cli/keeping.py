@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from walkback_console.cli import REFUSED, documents
+from walkback_console.cli.finding import known_run
 from walkback_console.cli.printing import Column, Printer, as_json, progress, t
-from walkback_console.cli.reading import facts_of, known_run, show_freezes
+from walkback_console.cli.reading import facts_of, show_freezes
 from walkback_console.cli.session import Session, confirm, now
 from walkback_console.plain_words import clock, iso, many, size, utc
 from walkback_console.whoami import operator_of

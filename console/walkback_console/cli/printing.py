@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from rich.theme import Theme
 
+from walkback_console.palette import ANSI
 from walkback_console.safe_text import safe
 
 COLOURS = {
@@ -37,12 +39,16 @@ def joined(*parts: Text | str) -> Text:
 
 
 class Printer:
-    def __init__(self) -> None:
-        self._out = Console(highlight=False, markup=False, emoji=False)
+    def __init__(self, *, stderr: bool = False) -> None:
+        self._out = Console(highlight=False, markup=False, emoji=False, stderr=stderr, theme=Theme(ANSI))
 
     def line(self, *parts: Text | str) -> None:
         """Folded at the width of the terminal, never cut."""
         self._out.print(joined(*parts), overflow="fold")
+
+    def paste(self, text: str) -> None:
+        """A line that is not folded: it will be copied to somewhere else. May hold text from the store."""
+        self._out.print(t(text), soft_wrap=True)
 
     def facts(self, facts: Sequence[tuple[str, Text]], indent: int = 2) -> None:
         """Names and values below each other."""

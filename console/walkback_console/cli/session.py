@@ -30,11 +30,20 @@ class NotConfirmed(Explained):
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """What was said before the command's name."""
+
+    store: str | None = None
+    claim: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Session:
-    """What every command was given: `--store` (None when not given) and `--json`."""
+    """What every command was given: `--store` (None when not given), `--json` and `--as`."""
 
     store_option: str | None
     as_json: bool
+    claim: str | None = None
 
     @property
     def url(self) -> str:

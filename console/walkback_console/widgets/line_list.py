@@ -41,8 +41,6 @@ class LineList(LineView[R]):
         Binding("home", "first", "First", show=False),
         Binding("end", "last", "Last", show=False),
         Binding("enter", "open", "Open", show=False),
-        Binding("n", "find_next(1)", "Next match", show=False),
-        Binding("N", "find_next(-1)", "Previous match", show=False),
     ]
 
     class _Keyed(Message):
@@ -178,6 +176,15 @@ class LineList(LineView[R]):
         self._missing.clear()
         self._asked.clear()
         self._follow(old, shown, hold)
+
+    def set_row_height(self, height: int) -> None:
+        """Lines that every row takes; the selected row stays in view."""
+        if height != self._row_height:
+            self._row_height = height
+            self._drawn.clear()
+            self._settle()
+            self._scroll_to_cursor()
+            self.refresh()
 
     def loaded(self) -> None:
         """The source has rows that it did not have before, or more of them."""

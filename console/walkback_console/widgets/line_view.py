@@ -19,6 +19,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 
+from walkback_console.palette import paper
 from walkback_console.safe_text import safe
 from walkback_console.widgets.sources import Source
 
@@ -61,13 +62,13 @@ class LineView(ScrollView, Generic[R], can_focus=True):
         background: $surface;
         color: $text;
         overflow-x: hidden;
-        scrollbar-size-vertical: 1;
-        & > .line-list--cursor { background: $primary 30%; text-style: bold; }
+        scrollbar-size-vertical: 1; scrollbar-gutter: stable;
+        & > .line-list--cursor { background: $boost; text-style: bold; }
         & > .line-list--cursor-blurred { background: $boost; }
         & > .line-list--mark { color: $warning; text-style: bold; }
         & > .line-list--ghost { color: $text-muted; text-style: italic; }
-        & > .line-list--flash { background: $warning 30%; }
-        & > .line-list--faint { color: $text-muted; text-style: dim; }
+        & > .line-list--flash { background: $warning 20%; }
+        & > .line-list--faint { color: $text-muted; }
     }
     """
 
@@ -318,7 +319,8 @@ class LineView(ScrollView, Generic[R], can_focus=True):
         if state.ghost:  # grey, whatever colours the row had
             text = Text(text.plain)
         # Renderers make their text safe; here it costs next to nothing to be sure.
-        return [Segment(safe(segment.text), segment.style) for segment in text.render(self.app.console) if segment.text]
+        console = paper(self.app.theme)
+        return [Segment(safe(segment.text), segment.style) for segment in text.render(console) if segment.text]
 
     def _style(self, state: RowState) -> Style:
         style = self.rich_style
