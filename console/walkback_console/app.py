@@ -120,7 +120,7 @@ class Walkback(OneKeyAtATime):
         from walkback_console.whoami import operator_of
 
         actor = operator_of(store)
-        role = str(store.role_of(actor)) if hasattr(store, "role_of") else "admin"
+        role = str(store.role_of(actor))
         return Who(actor, role, self.options.claim), store.now() - time.time_ns() // 1000
 
     def _got_who(self, found: tuple[Who, int]) -> None:
@@ -431,12 +431,12 @@ class Walkback(OneKeyAtATime):
     # --- out of the console --------------------------------------------------------------------------------------
 
     def do_copy(self, subject: Subject | None) -> None:
-        self._copied(subject.place if subject is not None else "")
+        self.copied(subject.place if subject is not None else "")
 
     def do_copy_command(self, subject: Subject | None) -> None:
-        self._copied("" if subject is None else f"walkback show {outside.quoted(subject.place)}")
+        self.copied("" if subject is None else f"walkback show {outside.quoted(subject.place)}")
 
-    def _copied(self, text: str) -> None:
+    def copied(self, text: str) -> None:
         if not text:
             self.say("copy: nothing is selected.", "unsure")
             return

@@ -1,9 +1,9 @@
 """Keys are dealt with one at a time, each to its end, before the next one is looked at.
 
 A key may open a dialog, move the focus or change what is selected, and all of that takes the toolkit a few rounds of
-its message queues. Somebody who types fast, pastes, or whose connection stalls sends the next keys before that; unless they
-wait, the letters of a reason arrive as actions on the screen below. So a key that comes while another is under way is
-held, in order, until the first has been dealt with and the screen it led to can be used.
+its message queues. Somebody who types fast, pastes, or whose connection stalls sends the next keys before that; unless
+they wait, the letters of a reason arrive as actions on the screen below. So a key that comes while another is under way
+is held, in order, until the first has been dealt with and the screen it led to can be used.
 """
 
 from __future__ import annotations

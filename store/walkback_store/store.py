@@ -174,6 +174,16 @@ class Store(Queries):
             data = self.state_bytes(run_id, n) if following is None else following
             yield data
 
+    def state_size(self, run_id: str, n: int) -> int:
+        """How many bytes `state_bytes` would return, without reading them."""
+        s, r = schema.snapshots, schema.runs
+        with self._reading() as moment:
+            of_run = select(r.c.run_no).where(r.c.run_id == run_id).scalar_subquery()
+            found = moment.values(select(s.c.size).where(s.c.run_no == of_run, s.c.n == n).limit(1))
+            if not found:
+                raise NotFound(f"run {run_id!r} has no snapshot {n} (pruned, or never taken).")
+            return int(found[0])
+
     def state(self, run_id: str, n: int) -> object:
         return decode(self.state_bytes(run_id, n))
 
