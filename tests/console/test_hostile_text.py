@@ -12,8 +12,8 @@ import pytest
 from tests.console import hostile_app
 from tests.console.terminal import STRICT, Command, in_one_terminal
 from tests.store import driver
+from tests.support.people import open_store
 from walkback_console.cli.commands import app
-from walkback_store import open_store
 from walkback_store.machine.operations import AppendLateEvidence, RecordRecovery, RecordVerification, Settle
 from walkback_store.machine.people import AddNote
 from walkback_store.machine.runs import FailRun, NeedOperator, ParkRun, RecordStep
@@ -136,12 +136,9 @@ def hostile(tmp_path: Path) -> str:
         driver.start(store, PLAIN, agent="a")
         h = held(RUNS["waits"])
         store.do(ParkRun(**h.by, waits_for=evil("waits for")))
-        store.do(
-            Freeze(actor=evil("freezer"), scope=FreezeScope.TOOL, name=evil("tool"), reason=evil("reason"))
-        )  # fmt: skip
-        store.do(
-            Freeze(actor=evil("freezer"), scope=FreezeScope.AGENT, name=evil("agent"), reason=evil("reason"))
-        )  # fmt: skip
+        why: dict[str, Any] = {"actor": f"operator:{evil('freezer')}", "reason": evil("reason")}
+        store.do(Freeze(**why, scope=FreezeScope.TOOL, name=evil("tool")))
+        store.do(Freeze(**why, scope=FreezeScope.AGENT, name=evil("agent")))
     # And a row that fsck has to quote.
     with open_store(url) as store, store.backend.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE runs SET error_class = ? WHERE error_class IS NOT NULL", (evil("edited"),))
@@ -201,6 +198,10 @@ def commands(url: str, folder: Path) -> list[list[str]]:
         ["resume", RUNS["waits"], *why],
         ["resume", RUNS["waits"], "--json", *why],
         ["cancel", RUNS["waits"], *why],
+        ["grant", MARKUP, "viewer", *why],
+        ["grant", EVIL, "viewer", *why],
+        ["roles"],
+        ["roles", "--json"],
         ["freeze", "agent", evil("some agent"), *why],
         ["freeze", "agent", evil("some agent"), *why],
         ["freeze", EVIL, *why],

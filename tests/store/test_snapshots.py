@@ -17,7 +17,8 @@ import zstandard
 from sqlalchemy import delete, insert, select, update
 
 from tests.store.driver import ANN, Held, claim, finish, held, intend, open_with_clock, register, start, succeed, write
-from walkback_store import open_store, schema, snapshots
+from tests.support.people import open_store
+from walkback_store import schema, snapshots
 from walkback_store.errors import CorruptData, NotFound, StoreError, ValueRefused
 from walkback_store.frames import pack
 from walkback_store.fsck import fsck
@@ -438,7 +439,7 @@ def test_a_worker_that_meets_planted_bytes_writes_nothing_on_top_of_them(store_u
 
 READ_IN_LITTLE_MEMORY = """
 import resource, sys
-from walkback_store import open_store
+from tests.support.people import open_store
 from walkback_store.errors import CorruptData
 from walkback_store.fsck import fsck
 with open_store(sys.argv[1]) as store:
