@@ -316,7 +316,7 @@ def argument_lines(subject: Subject) -> list[Line]:
     lines: list[Line] = []
     for name, value in args.items():
         head = said(t(name, "strong"), " = ") if name else Text()
-        first, *rest = _value_lines(value)
+        first, *rest = value_lines(value)
         origin = subject.origins.get(str(name))
         lines.append(Line(ARGUMENTS, "arguments" if not lines else "", said(head, first)))
         lines += [Line(ARGUMENTS, "", said("  ", more)) for more in rest]
@@ -332,7 +332,8 @@ def _between(texts: Sequence[Text], separator: str) -> Iterator[Text | str]:
         yield text
 
 
-def _value_lines(value: object) -> list[Text]:
+def value_lines(value: object) -> list[Text]:
+    """A stored value in full, on as many lines as it needs."""
     if isinstance(value, str) and "\n" in value:
         parts = value.split("\n")
         return [t(f"text of {many(len(parts), 'line')}:", "dim"), *(said(t("│ ", "dim"), t(part)) for part in parts)]

@@ -136,9 +136,10 @@ def hostile(tmp_path: Path) -> str:
         driver.start(store, PLAIN, agent="a")
         h = held(RUNS["waits"])
         store.do(ParkRun(**h.by, waits_for=evil("waits for")))
-        why: dict[str, Any] = {"actor": f"operator:{evil('freezer')}", "reason": evil("reason")}
-        store.do(Freeze(**why, scope=FreezeScope.TOOL, name=evil("tool")))
-        store.do(Freeze(**why, scope=FreezeScope.AGENT, name=evil("agent")))
+        freezer = f"operator:{evil('freezer')}"
+        store.do(Freeze(actor=freezer, scope=FreezeScope.TOOL, name=evil("tool"), reason=evil("reason")))
+        freezer = f"operator:{evil('freezer')}"
+        store.do(Freeze(actor=freezer, scope=FreezeScope.AGENT, name=evil("agent"), reason=evil("reason")))
     # And a row that fsck has to quote.
     with open_store(url) as store, store.backend.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE runs SET error_class = ? WHERE error_class IS NOT NULL", (evil("edited"),))

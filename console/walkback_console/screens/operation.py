@@ -59,6 +59,10 @@ class OperationScreen(ConsoleScreen):
         super().on_mount()
         self.page.focus()
 
+    @property
+    def ready(self) -> bool:
+        return self.is_mounted and (self._subject is not None or self.page.lines != [])
+
     # --- reading -------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
