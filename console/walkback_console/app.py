@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.text import Text
-from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.screen import Screen
@@ -23,6 +22,7 @@ from textual.screen import Screen
 from walkback_console import outside, overview, palette
 from walkback_console.actions import TABLE, VIEWER, Action, Who, checked, command_for, find
 from walkback_console.deciding import Answers, BadAnswer
+from walkback_console.one_key import OneKeyAtATime
 from walkback_console.overview import Overview
 from walkback_console.plain_words import SECOND
 from walkback_console.safe_text import safe
@@ -66,7 +66,7 @@ class FromStore(Message):
         self.said = said
 
 
-class Walkback(App[None]):
+class Walkback(OneKeyAtATime):
     TITLE = "Walkback"
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -120,7 +120,7 @@ class Walkback(App[None]):
         from walkback_console.whoami import operator_of
 
         actor = operator_of(store)
-        role = str(store.role_of(actor)) if hasattr(store, "role_of") else "admin"
+        role = str(store.role_of(actor))
         return Who(actor, role, self.options.claim), store.now() - time.time_ns() // 1000
 
     def _got_who(self, found: tuple[Who, int]) -> None:
@@ -212,6 +212,16 @@ class Walkback(App[None]):
         from walkback_console.screens.base import ConsoleScreen
 
         return next((s for s in reversed(self.screen_stack) if isinstance(s, ConsoleScreen)), None)
+
+    def usable(self) -> bool:
+        from walkback_console.screens.base import ConsoleScreen
+        from walkback_console.widgets.dialog import Dialog
+
+        screen = self.screen
+        return screen.ready if isinstance(screen, ConsoleScreen | Dialog) else screen.is_mounted
+
+    def dropped(self, count: int) -> None:
+        self.say(f"the screen was not ready: {count} keys that were pressed meanwhile did nothing.", "unsure")
 
     def redraw(self) -> None:
         if (screen := self.top) is not None:
