@@ -64,7 +64,7 @@ class Timeline(LineList[Row]):
         word = t(f"{mark(status, ascii_only=self.ascii)} {status}", meaning(status))
         step = said("gone: " if state.ghost else "", t(row["step"], "dim"))
         notes = notes_of_step(row)
-        what = said(t(what_of_step(row)), t(f"  {notes}", "unsure") if notes else "")
+        what = said(t(f"{notes}: ", "unsure") if notes else "", t(what_of_step(row)))
         if self.text:
             what.highlight_words([self.text], "reverse", case_sensitive=False)
         took, tries = t(took_words(row, self.at)), t(attempts_words(row, ascii_only=self.ascii), "unsure")
