@@ -85,11 +85,9 @@ class RunScreen(ConsoleScreen):
     RunScreen #head { max-height: 7; border-bottom: solid $border; background: $surface; }
     RunScreen #panes { height: 1fr; }
     RunScreen Timeline { width: 1fr; height: 1fr; }
-    RunScreen Detail { width: 1fr; display: none; }
-    RunScreen.-detail Timeline { display: none; }
-    RunScreen.-detail Detail { display: block; }
-    RunScreen.-wide Timeline { display: block; width: 45%; }
-    RunScreen.-wide Detail { display: block; width: 55%; border-left: solid $border; }
+    RunScreen Detail { width: 1fr; }
+    RunScreen.-wide Timeline { width: 45%; }
+    RunScreen.-wide Detail { width: 55%; border-left: solid $border; }
     """
 
     def __init__(self, run_id: str, step: str | None = None) -> None:
@@ -102,6 +100,8 @@ class RunScreen(ConsoleScreen):
         self._subject: Subject | None = None
         self._failure: Mapping[str, Any] = {}
         self._wide = False
+        self._on_detail = False
+        """Where there is no room for both, the right one is shown."""
 
     def body(self) -> Iterator[Widget]:
         self.list = Timeline(ascii=self.app.ascii_only, id="timeline")
@@ -118,6 +118,7 @@ class RunScreen(ConsoleScreen):
         super().on_resize(event)
         self._wide = event.size.width >= WIDE
         self.set_class(self._wide, "-wide")
+        self._arrange()
 
     def first_focus(self) -> Widget:
         return self.list
@@ -222,7 +223,12 @@ class RunScreen(ConsoleScreen):
 
     @property
     def detail_is_shown(self) -> bool:
-        return self._wide or self.has_class("-detail")
+        return self._wide or self._on_detail
+
+    def _arrange(self) -> None:
+        """At once, so that what is shown can be given the focus."""
+        self.list.display = self._wide or not self._on_detail
+        self.detail.display = self.detail_is_shown
 
     @property
     def in_detail(self) -> bool:
@@ -233,20 +239,22 @@ class RunScreen(ConsoleScreen):
         typing = self.query_one(Typing)
         if typing.has_focus:
             typing.action_cursor_right()
-        elif self.in_detail or self.has_class("-detail"):
+        elif self.in_detail or (self._on_detail and not self._wide):
             self.to_timeline()
         else:
             self.to_detail()
 
     def to_timeline(self) -> None:
-        self.remove_class("-detail")
-        self.list.focus()
+        self._on_detail = False
+        self._arrange()
+        self.set_focus(self.list)
         self.draw_frame()
 
     def to_detail(self) -> None:
-        self.add_class("-detail")
+        self._on_detail = True
+        self._arrange()
+        self.set_focus(self.detail.focus_of_tab)
         self.details.load()
-        self.detail.focus_of_tab.focus()
         self.draw_frame()
 
     def action_tab(self, tab: str) -> None:

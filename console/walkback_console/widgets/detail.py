@@ -105,8 +105,7 @@ class EventList(LineList[Row]):
 class Detail(Vertical):
     DEFAULT_CSS = """
     Detail { height: 1fr; }
-    Detail > .pane { display: none; height: 1fr; }
-    Detail > .pane.-shown { display: block; }
+    Detail > .pane { height: 1fr; }
     Detail #events EventList { height: 1fr; }
     Detail #events Page { height: 40%; border-top: solid $border; }
     """
@@ -135,9 +134,10 @@ class Detail(Vertical):
         self.activate(self.active)
 
     def activate(self, tab: str) -> None:
+        """At once, not with the next look at the style sheet: what is shown may be given the focus."""
         self.active = tab
         for pane in self.query(".pane"):
-            pane.set_class(pane.id == tab, "-shown")
+            pane.display = pane.id == tab
 
     @property
     def focus_of_tab(self) -> Widget:
