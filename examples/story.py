@@ -27,8 +27,10 @@ from pathlib import Path
 from examples import ledger
 from examples.story_agents import app
 from walkback_store.machine.people import RecordHappened
+from walkback_store.machine.roles import GrantRole
 from walkback_store.machine.store_wide import Freeze
-from walkback_store.words import FreezeScope
+from walkback_store.people import operator_of
+from walkback_store.words import FreezeScope, Role
 
 WIDTH = 78
 PATIENCE = 30.0
@@ -194,6 +196,9 @@ class Story:
         app.start("close_order", run_id="order-1002", tags=["demo"], order="1002", cents=250_000)
         app.start("thank_customer", run_id="thanks-1003", tags=["demo"], order="1003")
         self.n.tell("Ann, on call, does not want any mail sent tonight:")
+        me = operator_of(app.store)
+        if me != ANN:  # who made the store is its admin; anybody else is a viewer until told otherwise
+            app.store.do(GrantRole(actor=me, person=ANN, role=Role.APPROVER, reason="she is on call"))
         app.store.do(
             Freeze(actor=ANN, scope=FreezeScope.TOOL, name="send_mail", reason="the mail relay is being moved")
         )  # fmt: skip

@@ -24,6 +24,7 @@ from walkback_store.history import Histories
 from walkback_store.inbox import Inbox
 from walkback_store.log import Event, Row
 from walkback_store.machine.base import STORE
+from walkback_store.machine.roles import EVERYONE, role_among
 from walkback_store.paging import (
     COUNT_LIMIT,
     MAX_PAGE,
@@ -40,7 +41,7 @@ from walkback_store.reading import Moment
 from walkback_store.run_lists import RunFilter
 from walkback_store.timelines import Timelines
 from walkback_store.values import decode
-from walkback_store.words import BatchStatus
+from walkback_store.words import BatchStatus, Role
 
 
 @dataclass(slots=True)
@@ -181,6 +182,21 @@ class Queries(Timelines, Histories, Inbox):
         with self._reading() as moment:
             rows = moment.rows(query.order_by(e.c.at.desc(), e.c.pos.desc()).limit(page_size(limit)))
         return [_event(row, row["run_id"]) for row in rows]
+
+    # --- people --------------------------------------------------------------------------------------------------
+
+    def role_of(self, actor: str) -> Role:
+        """What somebody may do here."""
+        names = [EVERYONE, actor] if possible(actor) else [EVERYONE]
+        with self._reading() as moment:
+            rows = moment.rows(select(schema.roles).where(schema.roles.c.person.in_(names)).limit(2))
+        found = {row["person"]: row for row in rows}
+        return role_among(actor, found.get(actor), found.get(EVERYONE))
+
+    def roles(self) -> list[Row]:
+        """Who has a role of their own, and the one that everybody else has (`operator:*`), if they have one."""
+        with self._reading() as moment:
+            return moment.rows(select(schema.roles).order_by(schema.roles.c.person).limit(MAX_PAGE))
 
     # --- workers, freezes, decisions, batches --------------------------------------------------------------------
 

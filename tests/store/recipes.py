@@ -48,7 +48,7 @@ from walkback_store.errors import (
 )
 from walkback_store.fsck import fsck
 from walkback_store.log import Row
-from walkback_store.machine import TRANSITIONS, operations, people, runs, store_wide
+from walkback_store.machine import TRANSITIONS, operations, people, roles, runs, store_wide
 from walkback_store.machine.base import NONE, OPERATOR, UNCHANGED, WORKER, OnRun, Transition, new_id
 from walkback_store.machine.document import moves_of
 from walkback_store.machine.operations import OnOperation
@@ -63,6 +63,7 @@ from walkback_store.words import (
     Evidence,
     FreezeScope,
     OperationStatus,
+    Role,
     RunStatus,
     Why,
     WorkerStatus,
@@ -603,6 +604,23 @@ def done_batch(world: World) -> Scene:
     return scene
 
 
+def no_role(world: World) -> Scene:
+    return Scene(world, name=world.name("operator:eve"))
+
+
+def grant(s: Scene, role: Role) -> roles.GrantRole:
+    return roles.GrantRole(actor=ANN, person=s.name, role=role, reason="she has the keys")
+
+
+def with_role(role: Role) -> Recipe:
+    def recipe(world: World) -> Scene:
+        scene = no_role(world)
+        world.store.do(grant(scene, role))
+        return scene
+
+    return recipe
+
+
 def at_home(world: World) -> Scene:
     return Scene(world)
 
@@ -673,6 +691,7 @@ STATES: dict[str, dict[str, Recipe]] = {
     "breaker": {NONE: no_breaker, CLOSED: closed_breaker, OPEN: open_breaker},
     "budget": {NONE: no_budget, KEPT: used_budget},
     "identity": {NONE: unclaimed, FREE: let_go, OWNED: owned},
+    "role": {NONE: no_role, **{role: with_role(role) for role in Role}},
     "store": {NOT_ADOPTED: copied, ADOPTED: at_home},
 }
 """How to get there, for every state of every subject."""
@@ -841,6 +860,7 @@ CASES: dict[type[Transition], Case] = {
     ),
     store_wide.ReleaseMember: Case(_release),
     store_wide.StopBatch: Case(lambda s: store_wide.StopBatch(actor=ANN, batch_no=s.number, reason="no")),
+    roles.GrantRole: Case(lambda s: grant(s, Role.OPERATOR if state_of("role", s) == Role.APPROVER else Role.APPROVER)),
     store_wide.AdoptStore: Case(_adopt),
 }
 
@@ -861,7 +881,7 @@ OWN_REFUSALS: dict[type[Transition], type[Refused]] = {
 }
 """They say more than that the state is wrong."""
 
-SAME_AGAIN = {runs.StartRun, store_wide.ServiceAnswered, store_wide.ClaimIdentity}
+SAME_AGAIN = {runs.StartRun, store_wide.ServiceAnswered, store_wide.ClaimIdentity, roles.GrantRole}
 """A second time they find that there is nothing to do, whoever did it."""
 
 
@@ -916,6 +936,8 @@ def state_of(subject: str, scene: Scene) -> str:
     elif subject == "freeze":
         (found,) = [world.rows("freezes", name=scene.name)[-1:]]
         found = [{"status": LIFTED if f["lifted_at"] is not None else ACTIVE} for f in found]
+    elif subject == "role":
+        found = [{"status": row["role"]} for row in world.rows("roles", person=scene.name)]
     elif subject == "breaker":
         found = world.rows("breakers", service=scene.name)
         found = [{"status": CLOSED if b["freeze_no"] is None else OPEN} for b in found]

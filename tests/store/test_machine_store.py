@@ -9,7 +9,7 @@ import pytest
 from tests.store import recipes
 from tests.store.driver import ANN, BOB, MINUTE, SECOND, Held, call, open_with_clock, write
 from tests.store.recipes import O, Scene, World, matrix, transitions
-from walkback_store import open_store
+from tests.support.people import open_store
 from walkback_store.errors import Frozen, IllegalTransition, NotAdopted, NotFound, PreconditionFailed, StaleFence
 from walkback_store.fsck import fsck
 from walkback_store.housekeeping import adopt, is_adopted, prune
@@ -35,7 +35,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield made
 
 
-SUBJECTS = ("worker", "freeze", "breaker", "budget", "identity", "batch", "store")
+SUBJECTS = ("worker", "freeze", "breaker", "budget", "identity", "batch", "role", "store")
 
 
 @pytest.mark.parametrize(("transition", "state"), matrix(*SUBJECTS))

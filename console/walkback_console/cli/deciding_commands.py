@@ -17,7 +17,7 @@ from walkback_console.cli.options import (
     StoreOption,
     YesOption,
 )
-from walkback_console.cli.root import app, session_of
+from walkback_console.cli.root import command, session_of
 
 CallArgument = Annotated[
     str,
@@ -32,7 +32,7 @@ MaybeReasonOption = Annotated[
 ]
 
 
-@app.command(name="open")
+@command(name="open")
 def open_(
     ctx: typer.Context,
     place: PlaceArgument,
@@ -46,7 +46,7 @@ def open_(
     opening.open_console(session_of(ctx, store, False, claim), place, read_only=read_only)
 
 
-@app.command()
+@command()
 def approve(
     ctx: typer.Context,
     place: CallArgument,
@@ -67,7 +67,7 @@ def approve(
     deciding.decide(session, "approve", place, {"reason": reason}, yes=yes, digest=digest)
 
 
-@app.command()
+@command()
 def deny(
     ctx: typer.Context,
     place: CallArgument,
@@ -83,7 +83,7 @@ def deny(
     deciding.decide(session_of(ctx, store, as_json, claim), "refuse", place, {"reason": reason}, yes=yes)
 
 
-@app.command()
+@command()
 def resolve(
     ctx: typer.Context,
     place: CallArgument,
@@ -126,7 +126,7 @@ def resolve(
     acting.resolve(session_of(ctx, store, as_json, claim), place, chosen, answers, yes=yes)
 
 
-@app.command()
+@command()
 def retry(
     ctx: typer.Context,
     place: CallArgument,
@@ -142,7 +142,7 @@ def retry(
     deciding.decide(session_of(ctx, store, as_json, claim), "retry", place, {"reason": reason}, yes=yes)
 
 
-@app.command()
+@command()
 def compensate(
     ctx: typer.Context,
     place: CallArgument,
@@ -164,7 +164,7 @@ def compensate(
     deciding.compensate(session_of(ctx, store, as_json, claim), place, scopes, {"reason": reason}, yes=yes)
 
 
-@app.command()
+@command()
 def pause(
     ctx: typer.Context,
     run: RunArgument,
@@ -180,7 +180,7 @@ def pause(
     deciding.decide_run(session_of(ctx, store, as_json, claim), "pause", run, {"reason": reason}, yes=yes)
 
 
-@app.command()
+@command()
 def resume(
     ctx: typer.Context,
     run: RunArgument,
@@ -196,7 +196,7 @@ def resume(
     deciding.decide_run(session_of(ctx, store, as_json, claim), "resume", run, {"reason": reason}, yes=yes)
 
 
-@app.command()
+@command()
 def cancel(
     ctx: typer.Context,
     run: RunArgument,
@@ -212,7 +212,7 @@ def cancel(
     deciding.decide_run(session_of(ctx, store, as_json, claim), "cancel", run, {"reason": reason}, yes=yes)
 
 
-@app.command()
+@command()
 def undo(
     ctx: typer.Context,
     place: CallArgument,
@@ -233,7 +233,7 @@ WhatArgument = Annotated[
 ]
 
 
-@app.command()
+@command()
 def freeze(
     ctx: typer.Context,
     what: WhatArgument,
@@ -249,7 +249,7 @@ def freeze(
     deciding.freeze(session_of(ctx, store, as_json, claim), "freeze", what, reason, yes=yes)
 
 
-@app.command()
+@command()
 def unfreeze(
     ctx: typer.Context,
     what: WhatArgument,
@@ -265,7 +265,7 @@ def unfreeze(
     deciding.freeze(session_of(ctx, store, as_json, claim), "unfreeze", what, reason, yes=yes)
 
 
-@app.command()
+@command()
 def note(
     ctx: typer.Context,
     place: PlaceArgument,
@@ -281,7 +281,7 @@ def note(
     deciding.decide_run(session_of(ctx, store, as_json, claim), "note", place, {"reason": reason}, yes=yes)
 
 
-@app.command()
+@command()
 def own(
     ctx: typer.Context,
     place: PlaceArgument,

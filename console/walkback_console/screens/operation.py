@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from rich.text import Text
 from textual.binding import BindingType
 from textual.widget import Widget
 
@@ -58,6 +59,10 @@ class OperationScreen(ConsoleScreen):
         super().on_mount()
         self.page.focus()
 
+    @property
+    def ready(self) -> bool:
+        return self.is_mounted and (self._subject is not None or self.page.lines != [])
+
     # --- reading -------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
@@ -103,13 +108,15 @@ class OperationScreen(ConsoleScreen):
     def _choice_lines(self, subject: Subject) -> list[Line]:
         """Safest first, each with what the run does next; what cannot be done says why."""
         lines: list[Line] = []
+        off: list[Text] = []
         for choice in choices(subject, self.app.who, read_only=self.app.read_only):
             key = KEY_NAMES.get(choice.action.keys[0], choice.action.keys[0])
             if choice.why_not is None:
                 text = said((choice.action.label, "strong"), ": ", t(choice.then))
+                lines.append(Line(CHOICES, f"{'you can' if not lines else '':<12}{key}", text))
             else:
-                text = said((choice.action.label, "dim"), ": ", t(f"not now; {choice.why_not}", "dim"))
-            lines.append(Line(CHOICES, f"{'you can' if not lines else '':<10}{key}", text))
+                off.append(said((key, "key"), f" {choice.action.label}: ", t(choice.why_not, "dim")))
+        lines += [Line(CHOICES, "not now" if n == 0 else "", text) for n, text in enumerate(off)]
         return lines
 
     # --- doing ---------------------------------------------------------------------------------------------------

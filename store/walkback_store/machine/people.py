@@ -10,6 +10,7 @@ from walkback_store.errors import NotFound, PreconditionFailed
 from walkback_store.log import Draft, Row
 from walkback_store.machine.base import NONE, OPERATOR, SYSTEM, UNCHANGED, Load, OnRun, View, require_reason
 from walkback_store.machine.operations import OnOperation, carried_out, check_own, counts, to_compensate
+from walkback_store.machine.roles import check_role
 from walkback_store.machine.runs import (
     DECISION,
     NO_WAIT,
@@ -24,7 +25,7 @@ from walkback_store.machine.runs import (
     waits_for_decision,
     woken,
 )
-from walkback_store.words import ApprovalStatus, DecisionStatus, Kind, OperationStatus, RunStatus, Why
+from walkback_store.words import ApprovalStatus, DecisionStatus, Kind, OperationStatus, Role, RunStatus, Why
 
 A = ApprovalStatus
 D = DecisionStatus
@@ -34,6 +35,7 @@ R = RunStatus
 REGRET = 10_000_000
 """Ten seconds in which a decision that causes an effect can be taken back."""
 
+_ROLES = frozenset(Role)
 NOT_STOPPED = tuple(sorted(set(R) - {R.SUCCEEDED, R.CANCELLED, R.COMPENSATED, R.FAILED}))
 
 
@@ -72,6 +74,7 @@ WAKES = {"run": ((R.WAITING, R.RUNNING), (R.WAITING, R.COMPENSATING))}
 class OnApproval(OnRun):
     subject: ClassVar = "approval"
     by: ClassVar = OPERATOR
+    needs_role: ClassVar = Role.APPROVER
 
     step: str
     n: int = 1
@@ -85,6 +88,8 @@ class OnApproval(OnRun):
         operation = view.row("operations", self.run_id, self.step)
         if approval is None or operation is None:
             raise NotFound(f"no approval {self.n} was asked for {self.run_id}#{self.step}.")
+        if self.by == OPERATOR and approval["role"] in _ROLES:  # a role of somebody else's making is only shown
+            check_role(self, view, Role(approval["role"]))
         if approval["status"] not in self.sources:
             who = approval["decided_by"]
             detail = f"{who} decided it: {approval['reason'] or 'no reason given'}." if who else ""
@@ -105,7 +110,7 @@ class Approve(OnApproval):
     targets: ClassVar = (A.GIVEN,)
     also: ClassVar = {"decision": ((NONE, D.WAITING),)}
     kind: ClassVar = Kind.APPROVAL_GIVEN
-    needs: ClassVar = "the digest is the one asked about; it has not expired"
+    needs: ClassVar = "the digest is the one asked about; it has not expired; the role that was asked for"
 
     digest: str
     reason: str = ""
@@ -158,7 +163,7 @@ class Refuse(OnApproval):
     targets: ClassVar = (A.REFUSED,)
     also: ClassVar = {**WAKES, "operation": NEVER_CALLED}
     kind: ClassVar = Kind.APPROVAL_REFUSED
-    needs: ClassVar = "a reason"
+    needs: ClassVar = "a reason; the role that was asked for"
 
     reason: str
 

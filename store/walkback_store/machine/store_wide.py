@@ -27,8 +27,9 @@ from walkback_store.machine.base import (
     require_reason,
 )
 from walkback_store.machine.gates import GONE, owner_status, place_of, taken
+from walkback_store.machine.roles import granted, role_of
 from walkback_store.values import encode
-from walkback_store.words import FINISHED, BatchStatus, FreezeScope, Kind, OperationStatus, WorkerStatus
+from walkback_store.words import FINISHED, BatchStatus, FreezeScope, Kind, OperationStatus, Role, WorkerStatus
 
 CLOSED, OPEN = "closed", "open"
 """The states of a breaker."""
@@ -545,20 +546,34 @@ class AdoptStore(OnStore):
     kind: ClassVar = Kind.OPERATOR_ACTION
     sources: ClassVar = ("not adopted",)
     targets: ClassVar = ("adopted",)
+    also: ClassVar = {"role": tuple((before, Role.ADMIN) for before in (NONE, *Role) if before != Role.ADMIN)}
     by: ClassVar = OPERATOR
-    needs: ClassVar = "a reason"
+    needs_role: ClassVar = Role.ADMIN
+    needs: ClassVar = "a reason; from who is no admin, that they own the file or database, or that nobody is admin"
 
     epoch: int
     home: str
     feed_base: int
     reason: str
+    owner: bool = False
+    """The person owns the file, or the database. Where a copy is opened the admins of the original may be unknown, and
+    then its owner becomes admin."""
+
+    def exempt(self, view: View) -> bool:
+        return self.owner or not view.admins()
 
     def decide(self, view: View) -> list[Draft]:
         require_reason(self.reason)
         if view.store["home_mismatch"] is None:
             raise self._illegal("this store", "adopted")
-        data = {"action": "adopt", "reason": self.reason, "epoch": self.epoch, "was": view.store["epoch"]}
-        return [Draft(Kind.OPERATOR_ACTION, data, {})]
+        data: dict[str, Any] = {"action": "adopt", "reason": self.reason, "epoch": self.epoch}
+        data["was"] = view.store["epoch"]
+        sets: dict[str, Any] = {}
+        if not role_of(view, self.actor).allows(Role.ADMIN):
+            check_name("a person", self.actor)
+            data["role"] = Role.ADMIN.value
+            sets = {"roles": {self.actor: granted(Role.ADMIN, self.actor, view.now)}}
+        return [Draft(Kind.OPERATOR_ACTION, data, sets)]
 
     def store_columns(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "home": self.home, "feed_base": self.feed_base}
@@ -574,6 +589,7 @@ class NotePrune(OnStore):
     sources: ClassVar = ("not pruned",)
     targets: ClassVar = ("pruned",)
     by: ClassVar = OPERATOR
+    needs_role: ClassVar = Role.ADMIN
     needs: ClassVar = "the run has finished"
 
     pruned: str
