@@ -12,11 +12,12 @@ import pytest
 from tests.console.pty_screen import PtyScreen
 from tests.console.terminal import command
 from tests.store import driver
+from tests.support.people import open_store
 from tests.support.proxy import CuttingProxy
 from walkback_console.actions import find
 from walkback_console.palette import BACKGROUNDS, DARK
 from walkback_console.subjects import load_operation
-from walkback_store import Store, open_store
+from walkback_store import Store
 from walkback_store.machine.people import AddNote
 
 LOST = "THE STORE DOES NOT ANSWER"
