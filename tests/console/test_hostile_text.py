@@ -17,7 +17,7 @@ from walkback_console.cli.commands import app
 from walkback_store.machine.operations import AppendLateEvidence, RecordRecovery, RecordVerification, Settle
 from walkback_store.machine.people import AddNote
 from walkback_store.machine.runs import FailRun, NeedOperator, ParkRun, RecordStep
-from walkback_store.machine.store_wide import Freeze, RegisterWorker, ServiceFailed
+from walkback_store.machine.store_wide import Freeze, OpenBatch, RegisterWorker, ServiceFailed
 from walkback_store.values import encode
 from walkback_store.words import Answer, Evidence, FreezeScope, OperationStatus, Why
 
@@ -137,6 +137,7 @@ def hostile(tmp_path: Path) -> str:
         h = held(RUNS["waits"])
         store.do(ParkRun(**h.by, waits_for=evil("waits for")))
         freezer = f"operator:{evil('freezer')}"
+        store.do(OpenBatch(actor=freezer, action="retry", members=[(RUNS["unknown"], "2")], reason=evil("batch")))
         store.do(Freeze(actor=freezer, scope=FreezeScope.TOOL, name=evil("tool"), reason=evil("reason")))
         freezer = f"operator:{evil('freezer')}"
         store.do(Freeze(actor=freezer, scope=FreezeScope.AGENT, name=evil("agent"), reason=evil("reason")))
@@ -188,6 +189,9 @@ def commands(url: str, folder: Path) -> list[list[str]]:
         ["handover"],
         ["resolve", RUNS["unknown"], "--verify"],
         ["resolve", RUNS["unknown"], "--happened", "--result", EVIL, *why],
+        ["batch", "1"],
+        ["retry", RUNS["unknown"], f"{RUNS['unknown']}#2", *why],
+        ["resolve", RUNS["unknown"], RUNS["asks"], "--absent", *why],
         ["retry", RUNS["unknown"], *why],
         ["resolve", RUNS["unknown"], "--absent", *why],
         ["undo", RUNS["unknown"]],
@@ -248,7 +252,7 @@ def test_no_control_byte_from_the_store_reaches_the_terminal(hostile: str, tmp_p
         "agent", "tag", "stepname", "said", "tool", "description", "stake", "undo", "attempted", "proven",
         "retrysafe", "verdict", "errorclass", "error", "why", "operator", "note", "owner", "late", "waitsfor",
         "freezer", "reason", "runerror", "edited", "raised",
-        "found", "output", "service", "outage", "typed", "nextowner", "someagent",
+        "found", "output", "service", "outage", "typed", "batch", "nextowner", "someagent",
     ):  # fmt: skip
         assert f"{where}:␛[2J" in folded, f"the hostile {where} was never shown, so this test shows nothing about it"
     for where in ("statekey", "statevalue", "item"):  # of a state, as JSON escapes it
