@@ -53,6 +53,10 @@ class OneKeyAtATime(App[None]):
     def dropped(self, count: int) -> None:
         """So many keys were not looked at."""
 
+    def forget_keys(self) -> None:
+        """What was typed behind a key that came to nothing was meant for what it did not open."""
+        self._held.clear()
+
     async def on_event(self, event: events.Event) -> None:
         if not isinstance(event, events.Key | events.Paste) or event.is_forwarded:
             await super().on_event(event)
