@@ -395,6 +395,17 @@ def test_a_viewer_decides_nothing_and_is_told_whom_to_ask(walkback: Command, fil
     assert walkback("roles", "--store", filled, "--json").json["you"]["role"] == "viewer"
 
 
+@pytest.mark.parametrize("before", [True, False], ids=["before the command", "after it"])
+def test_a_claimed_name_is_kept_beside_the_one_the_system_gives(walkback: Command, filled: str, before: bool) -> None:
+    claim, decide = ("--as", "ann of the day shift"), ("note", "lost-2", "--reason", "looking")
+    done = walkback("--store", filled, *((*claim, *decide) if before else (*decide, *claim)), "--json").json
+    assert (done["by"], done["claim"]) == (me(filled), "ann of the day shift")
+    event = last_event(filled, "lost-2")
+    assert (event.actor, event.data["as"]) == (me(filled), "ann of the day shift")
+    assert "(as ann of the day shift) left a note" in walkback("handover", "--store", filled).out
+    assert "as: ann" in walkback("audit", "lost-2", "--store", filled).out
+
+
 def test_the_last_admin_stays_one(walkback: Command, tmp_path: Path) -> None:
     url = str(tmp_path / "walkback.db")
     walkback_store.open_store(url).close()

@@ -33,6 +33,7 @@ def signal(session: Session, given: str, name: str, data: str | None, signal_id:
         before = store.run(run_id)
         sent = SendSignal(
             actor=operator_of(store),
+            claim=session.claim,
             run_id=run_id,
             signal_id=signal_id or uuid.uuid4().hex,
             name=name,
