@@ -52,7 +52,7 @@ class InboxScreen(ConsoleScreen):
     BINDINGS: ClassVar[list[BindingType]] = bindings_for(actions.INBOX)
     DEFAULT_CSS = """
     InboxScreen LineList { height: 1fr; }
-    InboxScreen Page { height: 7; border-top: solid $border; background: $surface; }
+    InboxScreen Page { height: 8; border-top: solid $border; background: $surface; }
     InboxScreen.-tall Page { height: 12; }
     """
 
