@@ -15,15 +15,17 @@ from typing import Any
 import pytest
 
 import walkback as wb
+from tests.support.people import open_store
 from walkback import execution, flight, retries, terms
 from walkback.outcomes import TABLE, Standing, Verdict, judge, weigh, when_spent
 from walkback.terms import SECOND
 from walkback.testing import Clock, Ledger, Plan, Service, Simulation
 from walkback.tools import Registry
 from walkback.worker import Crew
-from walkback_store import Store, open_store
+from walkback_store import Store
 from walkback_store.log import Row
 from walkback_store.machine.people import Approve, RecordAbsent
+from walkback_store.people import operator_of
 from walkback_store.words import Answer, Evidence, Why
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "guarantees.md").read_text()
@@ -406,7 +408,7 @@ def test_a_call_that_a_person_called_absent_too_early_is_suspected(tmp_path: Pat
     with wb.App(tmp_path / "walkback.db", agents=[agent]) as app:
         app.start(agent, run_id="r")
         app.run_until_idle()
-        app.store.do(RecordAbsent(actor="operator:ann", run_id="r", step="1", reason="not to be seen"))
+        app.store.do(RecordAbsent(actor=operator_of(app.store), run_id="r", step="1", reason="not to be seen"))
         app.run_until_idle()
         assert app.result("r") == "failed"
         wake.set()

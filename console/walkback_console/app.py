@@ -6,6 +6,7 @@ and is the one place where a deed is handed to the store.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -14,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.text import Text
-from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.screen import Screen
@@ -22,6 +22,7 @@ from textual.screen import Screen
 from walkback_console import outside, overview, palette
 from walkback_console.actions import TABLE, VIEWER, Action, Who, checked, command_for, find
 from walkback_console.deciding import Answers, BadAnswer
+from walkback_console.one_key import OneKeyAtATime
 from walkback_console.overview import Overview
 from walkback_console.plain_words import SECOND
 from walkback_console.safe_text import safe
@@ -65,7 +66,7 @@ class FromStore(Message):
         self.said = said
 
 
-class Walkback(App[None]):
+class Walkback(OneKeyAtATime):
     TITLE = "Walkback"
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -105,8 +106,10 @@ class Walkback(App[None]):
 
         self.thread.ask("who", self._ask_who, self._got_who)
         self.push_screen(InboxScreen())
+        self.thread.ask("overview", overview.load, self._got_overview)
         self.thread.start()
         self.set_interval(1.0, self._tick)
+        self.set_timer(1.0, gc.enable)  # see walkback_console.cli.opening
         if self.options.place is not None:
             self.open_place(self.options.place)
 
@@ -117,7 +120,7 @@ class Walkback(App[None]):
         from walkback_console.whoami import operator_of
 
         actor = operator_of(store)
-        role = str(store.role_of(actor)) if hasattr(store, "role_of") else "admin"
+        role = str(store.role_of(actor))
         return Who(actor, role, self.options.claim), store.now() - time.time_ns() // 1000
 
     def _got_who(self, found: tuple[Who, int]) -> None:
@@ -210,6 +213,16 @@ class Walkback(App[None]):
 
         return next((s for s in reversed(self.screen_stack) if isinstance(s, ConsoleScreen)), None)
 
+    def usable(self) -> bool:
+        from walkback_console.screens.base import ConsoleScreen
+        from walkback_console.widgets.dialog import Dialog
+
+        screen = self.screen
+        return screen.ready if isinstance(screen, ConsoleScreen | Dialog) else screen.is_mounted
+
+    def dropped(self, count: int) -> None:
+        self.say(f"the screen was not ready: {count} keys that were pressed meanwhile did nothing.", "unsure")
+
     def redraw(self) -> None:
         if (screen := self.top) is not None:
             screen.draw_frame()
@@ -221,7 +234,7 @@ class Walkback(App[None]):
         options = self.options
         lines = [
             overview.first_line(options.where, options.environment, self.who, self.read_age(), self.now(), width),
-            overview.second_line(self.overview),
+            overview.second_line(self.overview, kinds=not crumbs or self._at_inbox),
         ]
         mode = [("READ-ONLY ", "unsure")] if self.read_only else []
         trail = f" {palette.CRUMB} ".join(["Inbox", *(safe(crumb) for crumb in crumbs)])
@@ -229,6 +242,10 @@ class Walkback(App[None]):
             *lines,
             Text.assemble(*mode, (trail if not self.ascii_only else trail.replace(palette.CRUMB, ">"), "key")),
         ]
+
+    @property
+    def _at_inbox(self) -> bool:
+        return len(self.screen_stack) <= 2
 
     def banners(self) -> list[Text]:
         found = []
@@ -414,12 +431,12 @@ class Walkback(App[None]):
     # --- out of the console --------------------------------------------------------------------------------------
 
     def do_copy(self, subject: Subject | None) -> None:
-        self._copied(subject.place if subject is not None else "")
+        self.copied(subject.place if subject is not None else "")
 
     def do_copy_command(self, subject: Subject | None) -> None:
-        self._copied("" if subject is None else f"walkback show {outside.quoted(subject.place)}")
+        self.copied("" if subject is None else f"walkback show {outside.quoted(subject.place)}")
 
-    def _copied(self, text: str) -> None:
+    def copied(self, text: str) -> None:
         if not text:
             self.say("copy: nothing is selected.", "unsure")
             return
@@ -485,14 +502,17 @@ def safe_lines(text: str) -> str:
 def options_for(
     url: str,
     *,
+    store: Store | None = None,
     read_only: bool = False,
     claim: str | None = None,
     place: str | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Options:
-    """What the address, the command line and the environment come to."""
+    """What the address, the command line and the environment come to; `store` is given when it is open already."""
 
     def open_() -> Store:
+        if store is not None:
+            return store
         from walkback_store import open_store
 
         return open_store(url, create=False, wait=3.0)

@@ -1,12 +1,12 @@
 """Who wrote this value: the step at whose boundary it became what it is.
 
-Snapshots are read backwards until the value was another one. No shortcut is possible: a value may have been the same
+Snapshots are read back to where the value was another one. No shortcut is possible: a value may have been the same
 long before, and something else in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,12 +18,14 @@ from walkback_store.values import decode
 
 SNAPSHOTS = 10_000
 _PAGE = 200
+_STRETCH = 32
+"""Snapshots read at once. Most are stored against the one before; every 32nd is not."""
 
 
 class History(Protocol):
     """The part of a store that is read here."""
 
-    def state_bytes(self, run_id: str, n: int) -> bytes: ...
+    def states_bytes(self, run_id: str, first: int, last: int) -> Iterator[bytes]: ...
 
     def timeline(
         self, run_id: str, *, after: int = 0, before: int | None = None, limit: int = ..., effect: str | None = None
@@ -61,23 +63,27 @@ def blame(
 ) -> Blame | None:
     """The step that gave a path the value it has at a snapshot, or took it away.
 
-    None if nothing was ever there, or if `cancelled` says so, which is asked before each snapshot.
+    None if nothing was ever there, or if `cancelled` says so, which is asked at each snapshot.
     """
-    data = store.state_bytes(run_id, at_snapshot)
-    new = value_at(decode(data), path)
-    for n in range(at_snapshot, 0, -1):
-        if cancelled():
-            return None
-        if at_snapshot - n >= limit:
+    last = at_snapshot
+    new: object = MISSING
+    while last >= 0:
+        # Forwards within a stretch, as that is how they are stored; the stretches backwards.
+        first = max(last // _STRETCH * _STRETCH, at_snapshot - limit, 0)
+        values: list[object] = []
+        for data in store.states_bytes(run_id, first, last):
+            if cancelled():
+                return None
+            values.append(value_at(decode(data), path))
+        if last == at_snapshot:
+            new = values[-1]
+        for n in range(last, first - 1, -1):
+            if not same(values[n - first], new):
+                return _found(path, n + 1, values[n - first], new, _step(store, run_id, n + 1))
+        if first and first == at_snapshot - limit:
             message = f"the same in the {many(limit, 'snapshot')} before it; nothing further back was looked at"
-            return Blame(path, n, new, old=new, message=message)
-        earlier = store.state_bytes(run_id, n - 1)
-        if earlier == data:
-            continue
-        data = earlier
-        old = value_at(decode(earlier), path)
-        if not same(old, new):
-            return _found(path, n, old, new, _step(store, run_id, n))
+            return Blame(path, first, new, old=new, message=message)
+        last = first - 1
     return None if new is MISSING else Blame(path, 0, new, message="there since the run was started")
 
 

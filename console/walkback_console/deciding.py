@@ -58,19 +58,21 @@ def next_of(subject: Subject) -> str:
     run = subject.run or {}
     others = (run.get("unknown_operations") or 0) - 1
     if others > 0:
-        return (
-            f"the run stays here until {many(others, 'other unknown')} of it {'is' if others == 1 else 'are'} resolved"
-        )
-    return "the run goes on undoing" if run.get("resume_to") == "compensating" else "the run goes on with its next step"
+        return f"the run waits for {many(others, 'other unknown')} of it"
+    return "the run goes on undoing" if run.get("resume_to") == "compensating" else "the run goes on"
 
 
 def key_holds(row: Row, at: int) -> bool:
     return row["key"] is not None and row["key_until"] is not None and row["key_until"] > at
 
 
-def risk_of_retry(row: Row, at: int) -> str:
+def risk_of_retry(row: Row, at: int, *, short: bool = False) -> str:
     if row.get("evidence") == "absent":
-        return "verify found nothing, and by now it would: a retry is safe"
+        return "nothing is there" if short else "verify found nothing, and by now it would: a retry is safe"
+    if short:
+        return (
+            "its key still holds there" if key_holds(row, at) else "no key is honoured, it could happen a second time"
+        )
     if key_holds(row, at):
         until = "for ever" if row["key_until"] >= FOREVER else f"({left(row['key_until'], at)})"
         return f"the same key is sent, which the other side remembers {until}: if it did happen, nothing happens twice"

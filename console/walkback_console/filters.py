@@ -51,13 +51,24 @@ class Filter:
         from walkback_store.queries import RunFilter
 
         return RunFilter(
-            status=self.status,
-            agent=self.agent,
+            status=_statuses(self.status),
+            agent_prefix=self.agent,
             tag=self.tag,
             since=None if self.since is None else now - self.since,
             prefix=self.words[0] if self.words else None,
             fingerprint=self.fingerprint,
         )
+
+
+def _statuses(typed: tuple[str, ...]) -> list[str]:
+    """What is typed of a status finds all that begin so; what begins none stays, and finds nothing."""
+    from walkback_store.words import RunStatus
+
+    known = [status.value for status in RunStatus]
+    found: list[str] = []
+    for word in typed:
+        found += [word] if word in known else [name for name in known if name.startswith(word)] or [word]
+    return found
 
 
 def parse(typed: str) -> Filter:

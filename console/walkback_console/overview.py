@@ -66,7 +66,7 @@ def first_line(where: str, environment: str, who: Who, read_age: int | None, now
     return text.append(Text.assemble(safe(person), " · ", (fresh, "bad" if stale else "dim"), " · ", (clock, "dim")))
 
 
-def second_line(found: Overview) -> Text:
+def second_line(found: Overview, *, kinds: bool = True) -> Text:
     """Counts per kind, workers alive, open breakers, freezes; with words, so that it reads without colours."""
     if not found.at:
         return Text("reading ...", "dim")  # "nothing needs you" would be a guess
@@ -74,9 +74,9 @@ def second_line(found: Overview) -> Text:
     more = any(count.more for count in found.counts.values())
     head = "nothing needs you" if not total else f"{total:,}{'+' * more} {'needs' if total == 1 else 'need'} you"
     text = Text(head, "unsure" if total else "good")
-    kinds = [f"{found.counts[kind]} {kind}" for kind in ORDER if kind in found.counts]
-    if kinds:
-        text.append(Text(f": {', '.join(kinds)}"))
+    each = [f"{found.counts[kind]} {kind}" for kind in ORDER if kind in found.counts]
+    if kinds and each:
+        text.append(Text(f": {', '.join(each)}"))
     workers = f"{many(found.alive, 'worker')} alive" if found.alive else "NO WORKER ALIVE"
     text.append(Text.assemble(" · ", (workers, "plain" if found.alive else "bad")))
     breakers = [f for f in found.freezes if f["until"] is not None]

@@ -215,7 +215,10 @@ def brief(value: object, width: int = 60) -> str:
     if isinstance(value, str | bytes) and len(value) > width:
         unit = "character" if isinstance(value, str) else "byte"
         return f"{safe(text_of(value[:width]))} +{many(len(value) - width, unit)}"
-    return safe(text_of(value))
+    text = text_of(value)
+    if len(text) > width and not isinstance(value, str | bytes):  # an integer with thousands of digits
+        return f"{safe(text[:width])} +{many(len(text) - width, 'character')}"
+    return safe(text)
 
 
 # --- lines -------------------------------------------------------------------------------------------------------
@@ -283,7 +286,7 @@ class Tree:
         return Tree(self.state, self.opened | {path[:length] for length in range(len(path))})
 
     def _flatten(self) -> None:
-        waiting: list[tuple[Path, object]] = [((), self.state)]
+        waiting: list[tuple[Path, object]] = [] if self.state is MISSING else [((), self.state)]
         while waiting:
             path, value = waiting.pop()
             self._nodes.append((path, value))

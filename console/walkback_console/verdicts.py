@@ -7,7 +7,7 @@ label of ours and a text that has been made safe.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,8 @@ VERDICT, ABOUT, CONTRACT, KNOWN, ATTEMPTS, ARGUMENTS, WRITES = (
     "writes",
 )
 LAST_ATTEMPTS = 3
+COMPACT = 130
+"""Characters of all arguments together that are shown one after the other instead of below each other."""
 EVIDENCE = {
     "happened": "found there",
     "absent": "not there, and by now it would be",
@@ -86,15 +88,15 @@ def _verdict(subject: Subject, row: Row) -> str:
         came = {
             "acknowledged": "it was acknowledged, but the world does not show it",
             "rejected": "the last call was rejected, but an earlier one may have happened",
-            "ambiguous": "the call ended in an error that proves nothing",
+            "ambiguous": "it ended in an error that proves nothing",
         }.get(last or "", "it was called, and no answer came")
         looked = {
             "absent": "verify did not find it, and by now it would",
             "absent_so_far": "verify has not found it so far",
             "cannot_tell": "verify could not tell",
             "partial": "verify found only a part of it",
-        }.get(row["evidence"] or "", "nobody can look, for the tool has no verify" if not row["can_verify"] else "")
-        return f"it may have happened, or not. {came[0].upper()}{came[1:]}{'; ' if looked else ''}{looked}."
+        }.get(row["evidence"] or "", "")
+        return f"it may have happened, or not: {came}{'; ' if looked else ''}{looked}."
     if status == "awaiting_approval":
         return "nothing was called yet; a person has to agree first."
     if status == "pending":
@@ -158,12 +160,12 @@ def operation_lines(subject: Subject, *, ascii_only: bool = False) -> list[Line]
     lines += [Line(VERDICT, "", text) for text in regret_lines(subject)]
     lines.append(Line(VERDICT, "", what_and_stake(row)))
     owner = f"owner {run['owner']}" if run["owner"] else "nobody's yet"
-    since = f", since {age(run['why_since'], subject.at)}" if run["why_since"] else ""
-    state = f"{run['status']}{': ' + run['why'] if run['why'] else ''}{since}"
-    lines.append(
-        Line(ABOUT, "run", said(t(run["run_id"], "strong"), t(f" · {position_of(run, row['step'])} · {owner}")))
-    )
-    lines.append(Line(ABOUT, "", t(f"{run['agent']} {run['agent_version']} · {state}", "dim")))
+    since = f" {age(run['why_since'], subject.at)}" if run["why_since"] else ""
+    why = run["why"] if run["why"] and run["why"] != row["status"] else run["status"]
+    why = "parked" if why == "needs_operator" else why
+    state = f"{run['agent']} {run['agent_version']} · {why}{since}"
+    place = f" · {position_of(run, row['step'])} · {owner} · "
+    lines.append(Line(ABOUT, "run", said(t(run["run_id"], "strong"), t(place), t(state, "dim"))))
     lines.append(Line(CONTRACT, "contract", contract_of(row, subject.at, ascii_only=ascii_only)))
     for f in subject.freezes:
         if f["scope"] == "everything" or f["name"] in {row["tool"], run["agent"], row["service"]}:
@@ -186,13 +188,13 @@ def four_answers(subject: Subject) -> list[Line]:
     if last is None:
         attempted, acknowledged = t("no: nothing was called"), t("no")
     else:
-        times = "once" if len(detail.attempts) == 1 else f"{row['attempts']} times"
-        attempted = t(f"yes, {times}; last by {last['worker']}, {ago(last['started_at'], at)}")
+        times = "once" if row["attempts"] == 1 else f"{row['attempts']} times, last"
+        attempted = t(f"yes, {times} by {last['worker']}, {ago(last['started_at'], at)}")
         when = f", {ago(last['ended_at'], at)}" if last["ended_at"] is not None else ""
         answers = {
             "acknowledged": "yes",
             "rejected": f"no: it was rejected for good ({last['error_class']})",
-            "ambiguous": f"no: it ended in {last['error_class']}, which proves nothing",
+            "ambiguous": f"no: {last['error_class']} proves nothing",
         }
         waits = "not yet: the call is under way" if last["status"] == "running" else "no: no answer came"
         acknowledged = t(answers.get(last["answer"] or "", waits) + when)
@@ -225,7 +227,7 @@ def _retry_safe(row: Row, at: int) -> Text:
     if row["status"] in {"succeeded", "compensated"}:
         return t("no: it happened")
     safe_now = row["evidence"] == "absent" or key_holds(row, at)
-    return t(f"{'yes' if safe_now else 'NO'}: {risk_of_retry(row, at)}", "good" if safe_now else "bad")
+    return t(f"{'yes' if safe_now else 'NO'}: {risk_of_retry(row, at, short=True)}", "good" if safe_now else "bad")
 
 
 def regret_lines(subject: Subject) -> Iterator[Text]:
@@ -260,7 +262,7 @@ def _attempt_lines(subject: Subject) -> Iterator[Line]:
         yield Line(
             ATTEMPTS,
             f"attempt {a['n']}",
-            t(f"{a['status']}, {answer}, {clock(a['started_at'])} by {a['worker']}{error}"),
+            t(f"{answer} at {clock(a['started_at'])[:8]}{'' if a['status'] == 'ended' else ', ' + a['status']}{error}"),
         )
     for e in detail.events:
         if e.kind == "late_evidence":
@@ -304,10 +306,17 @@ def argument_lines(subject: Subject) -> list[Line]:
         args = {"": args}
     if not args:
         return [Line(ARGUMENTS, "arguments", t("none", "dim"))]
+    short = said(*_between([said(t(name, "strong"), " = ", t(value_text(v))) for name, v in args.items()], " · "))
+    if (
+        not subject.origins
+        and short.cell_len <= COMPACT
+        and not any(isinstance(v, str) and "\n" in v for v in args.values())
+    ):
+        return [Line(ARGUMENTS, "arguments", short)]
     lines: list[Line] = []
     for name, value in args.items():
         head = said(t(name, "strong"), " = ") if name else Text()
-        first, *rest = _value_lines(value)
+        first, *rest = value_lines(value)
         origin = subject.origins.get(str(name))
         lines.append(Line(ARGUMENTS, "arguments" if not lines else "", said(head, first)))
         lines += [Line(ARGUMENTS, "", said("  ", more)) for more in rest]
@@ -316,7 +325,15 @@ def argument_lines(subject: Subject) -> list[Line]:
     return lines
 
 
-def _value_lines(value: object) -> list[Text]:
+def _between(texts: Sequence[Text], separator: str) -> Iterator[Text | str]:
+    for n, text in enumerate(texts):
+        if n:
+            yield separator
+        yield text
+
+
+def value_lines(value: object) -> list[Text]:
+    """A stored value in full, on as many lines as it needs."""
     if isinstance(value, str) and "\n" in value:
         parts = value.split("\n")
         return [t(f"text of {many(len(parts), 'line')}:", "dim"), *(said(t("│ ", "dim"), t(part)) for part in parts)]
@@ -403,12 +420,12 @@ def choices(subject: Subject, who: Who, *, read_only: bool = False) -> list[Choi
         order = ["compensate"] if row.get("status") in {"succeeded", "failed", "compensated"} else []
         order = (["dismiss"] if row.get("duplicate_suspected") else []) + order
     then = {
-        "verify": f"a worker looks again; if found, {next_of(subject)}, else it comes back",
-        "happened": f"with your result and evidence {next_of(subject)}",
-        "retry": f"a worker calls it again in 10 s; {_short_risk(row, subject.at)}",
-        "fail": "the agent sees a failure" + ("; its transaction is undone" if row.get("scope") else " and goes on"),
+        "verify": "a worker looks; if it is found, the run goes on",
+        "happened": f"with your evidence; {next_of(subject)}",
+        "retry": f"in 10 s; {_short_risk(row, subject.at)}",
+        "fail": "the agent sees it fail" + ("; transaction undone" if row.get("scope") else " and goes on"),
         "compensate": f"a worker calls {row.get('compensate') or 'its compensation'} in 10 s, then asks what next",
-        "handover": "it stays here, under another name, with your note",
+        "handover": "it stays here, for somebody else, with a note",
         "dismiss": "the suspicion ends; nothing is called",
     }
     listed = [*order, *(["compensate"] if row.get("status") == "unknown" else []), "handover"]

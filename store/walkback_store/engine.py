@@ -28,7 +28,8 @@ from walkback_store.errors import (
     ValueRefused,
 )
 from walkback_store.log import Row
-from walkback_store.machine.base import Transition
+from walkback_store.machine.base import OPERATOR, Transition
+from walkback_store.machine.roles import check_role, claimed
 from walkback_store.snapshots import SnapshotCache
 from walkback_store.work import Known, Site, Work
 
@@ -316,7 +317,11 @@ class Engine:
         for i in order:
             transition = transitions[i]
             try:
+                if transition.by == OPERATOR:
+                    check_role(transition, work, transition.needs_role)
                 drafts = transition.decide(work)
+                if transition.claim is not None:
+                    drafts = claimed(transition, drafts)
                 head = work.append(transition, drafts) if drafts else None
             except REFUSALS as error:
                 work.discard_drafts()

@@ -103,6 +103,16 @@ class NotFound(Refused):
     """There is no such run, operation, approval, decision or snapshot."""
 
 
+class NotAllowed(Refused):
+    """The person's role is not enough for this; an admin can grant another."""
+
+    def __init__(self, message: str, person: str, role: str, needed: str) -> None:
+        super().__init__(message)
+        self.person = person
+        self.role = role
+        self.needed = needed
+
+
 class IllegalTransition(Refused):
     """The thing is not in a state from which this transition is legal."""
 

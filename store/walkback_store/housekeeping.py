@@ -35,6 +35,7 @@ from walkback_store.frames import body_digest, pruned_body
 from walkback_store.machine.base import Transition
 from walkback_store.machine.store_wide import AdoptStore, NotePrune
 from walkback_store.opening import next_epoch, remove_database
+from walkback_store.people import operator_of, owns
 from walkback_store.sqlite_library import sqlite3
 from walkback_store.words import AUDIT_KINDS, FINISHED, ApprovalStatus, DecisionStatus
 from walkback_store.work import Work
@@ -119,7 +120,9 @@ def adopt(store: Store, actor: str, reason: str) -> int:
         (before,) = moment.values(select(schema.store.c.epoch))
         (top,) = moment.values(select(func.coalesce(func.max(schema.events.c.pos), 0)))
     epoch = next_epoch(before)
-    store.do(AdoptStore(actor=actor, epoch=epoch, home=store.backend.home(), feed_base=top, reason=reason))
+    owner = actor == operator_of(store) and owns(store)
+    home = store.backend.home()
+    store.do(AdoptStore(actor=actor, epoch=epoch, home=home, feed_base=top, reason=reason, owner=owner))
     return epoch
 
 

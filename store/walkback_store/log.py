@@ -96,6 +96,7 @@ TABLES: dict[str, Table] = {
         schema.breakers,
         schema.buckets,
         schema.identities,
+        schema.roles,
     )
 }
 COLUMNS: dict[str, tuple[str, ...]] = {name: tuple(c.name for c in t.columns) for name, t in TABLES.items()}

@@ -7,6 +7,7 @@ import os
 import time
 import uuid
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,13 @@ from walkback_store import schema
 from walkback_store.backends.base import Backend
 from walkback_store.backends.sqlite import PRIVATE, SQLiteBackend
 from walkback_store.errors import BadStoreURL, CannotOpen, NotAStore, SchemaTooNew, StoreError
-from walkback_store.log import GENESIS
+from walkback_store.frames import pack_body
+from walkback_store.log import GENESIS, chain_hash, encode_body
+from walkback_store.machine.base import STORE, new_id
+from walkback_store.machine.roles import granted
+from walkback_store.people import operator_at
 from walkback_store.sqlite_library import sqlite3
+from walkback_store.words import Kind, Role
 
 DEFAULT_URL = "walkback.db"
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -177,6 +183,7 @@ def _prepare(backend: Backend, create: bool) -> None:
         if _version(connection) != schema.SCHEMA_VERSION:  # another process may have been faster
             _migrate(connection)
             _introduce(connection, backend.home(connection))
+            _make_admin(connection)
 
 
 def _version(connection: Connection) -> str | None:
@@ -235,3 +242,28 @@ def _introduce(connection: Connection, home: str) -> None:
         "head_hash": GENESIS,
     }
     connection.execute(insert(schema.store).values(row))
+
+
+def _make_admin(connection: Connection) -> None:
+    """Whoever made a store, or brought it to the schema that has roles, may do everything in it.
+
+    An event says so, as one says everything, though no transition was asked for: before this, nobody could ask.
+    """
+    s, e = schema.store, schema.events
+    head = connection.execute(select(s.c.head_seq, s.c.head_hash).with_for_update()).one()
+    if connection.execute(select(schema.roles.c.person).limit(1)).first() is not None:
+        return
+    person, now, seq = operator_at(connection), time.time_ns() // 1000, head.head_seq + 1
+    row = granted(Role.ADMIN, person, now)
+    data = {"action": "created" if seq == 1 else "migrated", "schema": schema.SCHEMA_VERSION, "admin": person}
+    body = encode_body(data, {"roles": {person: row}})
+    transition, kind = new_id(), Kind.STORE.value
+    digest = sha256(body).digest()
+    chained = chain_hash(bytes(head.head_hash), STORE, seq, now, kind, person, None, transition, digest)
+    event = {
+        "run_no": schema.STORE_LOG, "seq": seq, "at": now, "kind": kind, "actor": person, "step": None,
+        "transition": transition, "hash": chained, "body": pack_body(body),
+    }  # fmt: skip
+    connection.execute(insert(e).values(event))
+    connection.execute(insert(schema.roles).values(person=person, **row))
+    connection.execute(update(s).values(head_seq=seq, head_hash=chained))

@@ -9,6 +9,7 @@ import orjson
 from sqlalchemy import (
     BigInteger,
     Select,
+    and_,
     case,
     func,
     literal,
@@ -24,6 +25,7 @@ from walkback_store.history import Histories
 from walkback_store.inbox import Inbox
 from walkback_store.log import Event, Row
 from walkback_store.machine.base import STORE
+from walkback_store.machine.roles import EVERYONE, role_among
 from walkback_store.paging import (
     COUNT_LIMIT,
     MAX_PAGE,
@@ -40,7 +42,7 @@ from walkback_store.reading import Moment
 from walkback_store.run_lists import RunFilter
 from walkback_store.timelines import Timelines
 from walkback_store.values import decode
-from walkback_store.words import BatchStatus
+from walkback_store.words import BatchStatus, Role
 
 
 @dataclass(slots=True)
@@ -182,6 +184,21 @@ class Queries(Timelines, Histories, Inbox):
             rows = moment.rows(query.order_by(e.c.at.desc(), e.c.pos.desc()).limit(page_size(limit)))
         return [_event(row, row["run_id"]) for row in rows]
 
+    # --- people --------------------------------------------------------------------------------------------------
+
+    def role_of(self, actor: str) -> Role:
+        """What somebody may do here."""
+        names = [EVERYONE, actor] if possible(actor) else [EVERYONE]
+        with self._reading() as moment:
+            rows = moment.rows(select(schema.roles).where(schema.roles.c.person.in_(names)).limit(2))
+        found = {row["person"]: row for row in rows}
+        return role_among(actor, found.get(actor), found.get(EVERYONE))
+
+    def roles(self) -> list[Row]:
+        """Who has a role of their own, and the one that everybody else has (`operator:*`), if they have one."""
+        with self._reading() as moment:
+            return moment.rows(select(schema.roles).order_by(schema.roles.c.person).limit(MAX_PAGE))
+
     # --- workers, freezes, decisions, batches --------------------------------------------------------------------
 
     def workers(self, *, limit: int = PAGE) -> list[Row]:
@@ -219,6 +236,15 @@ class Queries(Timelines, Histories, Inbox):
         closed = case((b.c.status == BatchStatus.OPEN.value, 0), else_=1)
         with self._reading() as moment:
             return moment.rows(select(b).order_by(closed, b.c.batch_no.desc()).limit(page_size(limit)))
+
+    def open_batches(self, *, limit: int = PAGE) -> list[Row]:
+        """The oldest of those that are open, with the member that was released last, if one was (`run_id`, `step`)."""
+        b, m = schema.batches, schema.batch_members
+        member = and_(m.c.batch_no == b.c.batch_no, m.c.n == b.c.released)
+        query = select(b, m.c.run_id, m.c.step, m.c.released_at).outerjoin(m, member)
+        query = query.where(b.c.status == BatchStatus.OPEN.value).order_by(b.c.batch_no).limit(page_size(limit))
+        with self._reading() as moment:
+            return moment.rows(query)
 
     def batch(self, batch_no: int, *, limit: int = PAGE, after: int = 0) -> tuple[Row, list[Row]]:
         """A batch and a page of its members. `after` is the `n` of the last one you have."""

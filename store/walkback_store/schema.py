@@ -22,11 +22,11 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA_VERSION = "0002"
+SCHEMA_VERSION = "0003"
 """The newest migration this code knows."""
 
 STORE_LOG = 0
-"""`run_no` of the store's own log: freezes, workers, batches, budgets, identities, adoption, pruning."""
+"""`run_no` of the store's own log: freezes, workers, batches, budgets, identities, roles, adoption, pruning."""
 
 HELD_UP = "(waits_for >= 'freeze:' AND waits_for < 'freeze;') OR (waits_for >= 'identity:' AND waits_for < 'identity;')"
 """Runs that wait for something that is not theirs: for a freeze to be lifted, or for an identity's owner."""
@@ -461,6 +461,15 @@ identities = Table(
     Index("ix_identities_run", "run_id"),
 )
 
+roles = Table(
+    "roles",
+    metadata,
+    Column("person", Name, primary_key=True),  # as an actor: "operator:ann"; "operator:*" is everybody else
+    Column("role", Name, nullable=False),
+    Column("by", Name, nullable=False),
+    Column("at", BigInteger, nullable=False),
+)
+
 tombstones = Table(
     "tombstones",
     metadata,
@@ -477,7 +486,7 @@ tombstones = Table(
 PER_RUN = (steps, operations, attempts, approvals, decisions, signals)
 """Projections keyed by run, beside `runs` itself."""
 
-STORE_WIDE = (workers, freezes, batches, batch_members, breakers, buckets, identities)
+STORE_WIDE = (workers, freezes, batches, batch_members, breakers, buckets, identities, roles)
 """Projections of the store's own log."""
 
 NOT_FOLDED = frozenset({("workers", "beat"), ("workers", "beat_at")})

@@ -101,10 +101,20 @@ def read(find: Find, run_no: int, n: int) -> Content:
     data: bytes | None = None
     for row in reversed(hops):
         data = unpack(row["data"], data)
-    wanted = hops[0]
-    if data is None or len(data) != wanted["size"] or sha256(data).digest() != wanted["digest"]:
-        raise CorruptData(f"snapshot {n} does not match its digest; it was not interpreted.")
-    return Content(wanted["digest"], wanted["depth"], data)
+    return _checked(hops[0], data)
+
+
+def following(row: Stored, before: bytes) -> bytes | None:
+    """The content of a snapshot from that of the one before it; None if it is stored against another."""
+    if (row["base_run"], row["base_n"]) != (row["run_no"], row["n"] - 1):
+        return None
+    return _checked(row, unpack(row["data"], before)).data
+
+
+def _checked(row: Stored, data: bytes | None) -> Content:
+    if data is None or len(data) != row["size"] or sha256(data).digest() != row["digest"]:
+        raise CorruptData(f"snapshot {row['n']} does not match its digest; it was not interpreted.")
+    return Content(row["digest"], row["depth"], data)
 
 
 def make(

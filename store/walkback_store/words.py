@@ -147,6 +147,24 @@ class Durability(StrEnum):
     RELAXED = "relaxed"
 
 
+class Role(StrEnum):
+    """What a person may do; each may do what those before it may. Compare with `allows`: they are not in text order."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    APPROVER = "approver"
+    ADMIN = "admin"
+
+    def allows(self, needed: Role) -> bool:
+        """Whether somebody with this role may do what needs that one."""
+        order = list(Role)
+        return order.index(self) >= order.index(needed)
+
+    @property
+    def called(self) -> str:
+        return f"{'a' if self is Role.VIEWER else 'an'} {self.value}"
+
+
 LIVE = frozenset({RunStatus.RUNNING, RunStatus.COMPENSATING})
 """Statuses in which a worker may hold a run."""
 

@@ -25,8 +25,9 @@ from walkback_store.log import (
     parse_key,
     storable,
 )
-from walkback_store.machine.base import STORE, Load, Transition
-from walkback_store.words import OperationStatus
+from walkback_store.machine.base import OPERATOR, STORE, Load, Transition
+from walkback_store.machine.roles import role_loads
+from walkback_store.words import OperationStatus, Role
 
 EVENT_COLUMNS = ("run_no", "seq", "at", "kind", "actor", "step", "transition", "hash", "body")
 SNAPSHOT_COLUMNS = tuple(c.name for c in schema.snapshots.columns)
@@ -38,6 +39,7 @@ BIRTH = {
     "runs": "run_id", "steps": "first_seq", "operations": "tool", "attempts": "worker", "approvals": "digest",
     "decisions": "action", "signals": "name", "workers": "host", "freezes": "scope", "batches": "total",
     "batch_members": "run_id", "breakers": "failed_at", "buckets": "tokens", "identities": "generation",
+    "roles": "role",
 }  # fmt: skip
 """The column whose presence in a change says that the row is new, when the row was not looked at."""
 
@@ -144,6 +146,8 @@ class Work:
             elif log not in wanted and not self._knows(log):
                 wanted.add(log)
             loads.extend(t.loads())
+            if t.by == OPERATOR:
+                loads.extend(role_loads(t.actor))
         run_ids = sorted(wanted)
         queries: list[Query] = []
         guard = self._backend.guard_dispatch(exclusive=freezes) if freezes or dispatches else None
@@ -317,6 +321,23 @@ class Work:
             self._entries.setdefault(("signals", row["run_no"], row["signal_id"]), Entry(row, True))
         rows = [e.row for (table, no, _), e in self._entries.items() if table == "signals" and no == run_no and e.row]
         return any(row["name"] == name and row["consumed_by"] is None for row in rows)
+
+    def decided_in(self, run_id: str, batch: int) -> list[Row]:
+        run_no = self._number(run_id)
+        sql = self._backend.statements.by_key(schema.decisions, ("run_no", "batch"))
+        for values in self._backend.fetch([(sql, (run_no, batch))])[0]:
+            row = dict(zip(COLUMNS["decisions"], values, strict=True))
+            self._entries.setdefault(("decisions", row["run_no"], str(row["seq"])), Entry(row, True))
+        rows = [e.row for (table, no, _), e in self._entries.items() if table == "decisions" and no == run_no and e.row]
+        return sorted((row for row in rows if row["batch"] == batch), key=lambda row: int(row["seq"]))
+
+    def admins(self) -> list[str]:
+        sql = self._backend.statements.by_key(schema.roles, ("role",))
+        for values in self._backend.fetch([(sql, (Role.ADMIN.value,))])[0]:
+            row = dict(zip(COLUMNS["roles"], values, strict=True))
+            self._entries.setdefault(("roles", schema.STORE_LOG, row["person"]), Entry(row, True))
+        rows = [e.row for (table, _, _), e in self._entries.items() if table == "roles" and e.row]
+        return sorted(row["person"] for row in rows if row["role"] == Role.ADMIN)
 
     def tombstone(self, run_id: str) -> Row | None:
         sql = self._backend.statements.by_key(schema.tombstones, ("run_id",))

@@ -14,9 +14,10 @@ from sqlalchemy import text
 
 from tests.console.terminal import Command, command, environment, terminal
 from tests.store import driver
+from tests.support.people import open_store
 from walkback_console.cli.options import Status
 from walkback_console.whoami import operator_of
-from walkback_store import Store, open_store
+from walkback_store import Store
 from walkback_store.machine.people import AddNote
 from walkback_store.machine.store_wide import Freeze
 from walkback_store.words import FreezeScope, RunStatus

@@ -12,12 +12,13 @@ import pytest
 from tests.console import hostile_app
 from tests.console.terminal import STRICT, Command, in_one_terminal
 from tests.store import driver
+from tests.support.people import open_store
 from walkback_console.cli.commands import app
-from walkback_store import open_store
 from walkback_store.machine.operations import AppendLateEvidence, RecordRecovery, RecordVerification, Settle
 from walkback_store.machine.people import AddNote
 from walkback_store.machine.runs import FailRun, NeedOperator, ParkRun, RecordStep
 from walkback_store.machine.store_wide import Freeze, RegisterWorker, ServiceFailed
+from walkback_store.values import encode
 from walkback_store.words import Answer, Evidence, FreezeScope, OperationStatus, Why
 
 MARKUP = "[/x][@click=app.bell]m[/][bold]"
@@ -38,6 +39,7 @@ WIDE = {"COLUMNS": "2000", "LINES": "50"}
 """So that nothing is folded, and what is looked for can be found."""
 
 RUNS = {"unknown": f"1 {EVIL_ID}", "asks": f"2 {EVIL_ID}", "failed": f"3 {EVIL_ID}", "waits": f"4 {EVIL_ID}"}
+PLAIN = "7"
 
 
 def evil(where: str) -> str:
@@ -70,7 +72,10 @@ def hostile(tmp_path: Path) -> str:
             )
 
         def held(run_id: str) -> driver.Held:
-            driver.start(store, run_id, agent=agent, value={evil("key"): evil("input")}, tags=[evil("tag")])
+            state = encode({evil("state key"): evil("state value"), "list": [evil("item")] * 3})
+            driver.start(
+                store, run_id, agent=agent, value={evil("key"): evil("input")}, tags=[evil("tag")], state=state
+            )
             return driver.claim(store, printable("worker"), agent)
 
         h = held(RUNS["unknown"])
@@ -128,13 +133,15 @@ def hostile(tmp_path: Path) -> str:
         h = held(RUNS["failed"])
         store.do(FailRun(**h.by, error_class=evil("run error"), message=evil("message"), fingerprint=evil("print")))
         driver.start(store, f"6 {EVIL_ID}", agent=hostile_app.hostile.name, value={})
+        driver.start(store, PLAIN, agent="a")
         h = held(RUNS["waits"])
         store.do(ParkRun(**h.by, waits_for=evil("waits for")))
+        freezer = f"operator:{evil('freezer')}"
         store.do(
-            Freeze(actor=evil("freezer"), scope=FreezeScope.TOOL, name=evil("tool"), reason=evil("reason"))
+            Freeze(actor=freezer, scope=FreezeScope.TOOL, name=evil("tool"), reason=evil("reason"))
         )  # fmt: skip
         store.do(
-            Freeze(actor=evil("freezer"), scope=FreezeScope.AGENT, name=evil("agent"), reason=evil("reason"))
+            Freeze(actor=freezer, scope=FreezeScope.AGENT, name=evil("agent"), reason=evil("reason"))
         )  # fmt: skip
     # And a row that fsck has to quote.
     with open_store(url) as store, store.backend.engine.begin() as connection:
@@ -160,6 +167,50 @@ def commands(url: str, folder: Path) -> list[list[str]]:
         ["show", MARKUP],
         *([command, run_id] for run_id in RUNS.values() for command in ("show", "events", "audit")),
         ["show", "--all", RUNS["unknown"]],
+        ["show", f"{RUNS['unknown']}#2"],
+        ["show", RUNS["unknown"], printable("step")],
+        ["show", f"{RUNS['asks']}#1"],
+        ["state", RUNS["unknown"]],
+        ["state", RUNS["unknown"], "--path", EVIL],
+        ["diff", RUNS["unknown"], "2"],
+        ["diff", RUNS["unknown"], "2", "--with", PLAIN],
+    ]
+    why = ["--reason", evil("typed"), "--yes"]
+    decides = [
+        ["open", "nothing"],
+        ["approve", RUNS["asks"], "--digest", EVIL, *why],
+        ["approve", RUNS["asks"], *why],
+        ["approve", RUNS["asks"], *why],
+        ["handover"],
+        ["undo", RUNS["asks"]],
+        ["deny", RUNS["asks"], *why],
+        ["note", RUNS["unknown"], *why],
+        ["own", RUNS["unknown"]],
+        ["own", f"{RUNS['unknown']}#2", "--to", evil("next owner"), *why],
+        ["show", RUNS["unknown"]],
+        ["handover"],
+        ["resolve", RUNS["unknown"], "--verify"],
+        ["resolve", RUNS["unknown"], "--happened", "--result", EVIL, *why],
+        ["retry", RUNS["unknown"], *why],
+        ["resolve", RUNS["unknown"], "--absent", *why],
+        ["undo", RUNS["unknown"]],
+        ["resolve", RUNS["unknown"], "--no-duplicate", *why],
+        ["resolve", RUNS["unknown"], "--happened", "--evidence", evil("seen"), "--result", json.dumps(EVIL), *why],
+        ["pause", RUNS["waits"], *why],
+        ["compensate", RUNS["unknown"], *why],
+        ["compensate", RUNS["failed"], "--transaction", EVIL, *why],
+        ["resume", RUNS["waits"], *why],
+        ["resume", RUNS["waits"], "--json", *why],
+        ["cancel", RUNS["waits"], *why],
+        ["grant", MARKUP, "viewer", *why],
+        ["grant", EVIL, "viewer", *why],
+        ["roles"],
+        ["roles", "--json"],
+        ["freeze", "agent", evil("some agent"), *why],
+        ["freeze", "agent", evil("some agent"), *why],
+        ["freeze", EVIL, *why],
+        ["unfreeze", "agent", evil("some agent"), *why],
+        ["unfreeze", EVIL, *why],
     ]
     changes = [
         ["signal", RUNS["waits"], EVIL, "--data", json.dumps(EVIL), "--id", MARKUP],
@@ -178,7 +229,7 @@ def commands(url: str, folder: Path) -> list[list[str]]:
         ["work", "tests.console.hostile_app:app", "--until-idle"],
     ]
     as_json = [[*args, "--json"] for args in looks]
-    return [["--store", url, *args] for args in (*looks, *as_json, *works, *changes, *pruned)]
+    return [["--store", url, *args] for args in (*looks, *as_json, *works, *decides, *changes, *pruned)]
 
 
 def test_every_command_is_driven(tmp_path: Path) -> None:
@@ -200,9 +251,11 @@ def test_no_control_byte_from_the_store_reaches_the_terminal(hostile: str, tmp_p
         "agent", "tag", "stepname", "said", "tool", "description", "stake", "undo", "attempted", "proven",
         "retrysafe", "verdict", "errorclass", "error", "why", "operator", "note", "owner", "late", "waitsfor",
         "freezer", "reason", "runerror", "edited", "raised",
-        "found", "output", "service", "outage",
+        "found", "output", "service", "outage", "typed", "nextowner", "someagent",
     ):  # fmt: skip
         assert f"{where}:␛[2J" in folded, f"the hostile {where} was never shown, so this test shows nothing about it"
+    for where in ("statekey", "statevalue", "item"):  # of a state, as JSON escapes it
+        assert f"{where}:\\u001b[2J" in folded
     assert "".join(MARKUP.split()) in folded
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,9 @@ import typer.main
 
 from tests.console.terminal import Command, command, environment, terminal
 from tests.store import driver
+from tests.support.people import open_store
 from walkback_console.cli.commands import app
 from walkback_console.cli.terminal import Terminal, judge
-from walkback_store import open_store
 from walkback_store.machine.people import AddNote, DecideRetry
 from walkback_store.machine.runs import ParkRun
 from walkback_store.machine.store_wide import Freeze, ServiceFailed
@@ -119,6 +120,32 @@ def test_every_command_takes_the_store_after_its_name_as_well() -> None:
     for name, found in group.commands.items():  # type: ignore[attr-defined]
         options = {option for parameter in found.params for option in parameter.opts}
         assert "--store" in options, name
+
+
+LOADED = """
+import sys
+from walkback_console.cli import main
+try:
+    main(sys.argv[1:])
+finally:
+    heavy = ("pydantic", "rich", "textual", "deepdiff", "alembic")
+    print(*(name for name in heavy if name in sys.modules), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("args", [("runs",), ("inbox",), ("events", "lost-2"), ("runs", "--agent", "a")], ids="-".join)
+def test_json_waits_for_nothing_that_it_does_not_need(busy: str, args: tuple[str, ...]) -> None:
+    python = [sys.executable, "-c", LOADED, *args, "--json", "--store", busy]
+    done = subprocess.run(python, capture_output=True, text=True, env=environment(), timeout=60, check=False)
+    assert (done.returncode, done.stderr.strip()) == (0, "")
+
+
+def test_numbers_and_words_are_still_checked(walkback: Command, busy: str) -> None:
+    for args in (("--limit", "0"), ("--limit", "many"), ("--status", "odd"), ("--since", "soon")):
+        assert walkback("runs", *args, "--store", busy).code == 2, args
+    assert len(walkback("runs", "--limit", "1", "--store", busy, "--json").json["runs"]) == 1
+    found = walkback("runs", "--status", "needs_operator", "--store", busy, "--json").json["runs"]
+    assert {run["id"] for run in found} == {"lost-2"}
 
 
 # --- completion --------------------------------------------------------------------------------------------------

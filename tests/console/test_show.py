@@ -12,8 +12,9 @@ import pytest
 
 import walkback as wb
 from tests.console.terminal import Command
+from tests.support.people import open_store
 from walkback_console.plain_words import FOREVER
-from walkback_store import Store, open_store
+from walkback_store import Store
 from walkback_store.machine.store_wide import ProbeService
 
 SOON = timedelta(milliseconds=10)

@@ -21,7 +21,8 @@ from sqlalchemy import func, select
 import walkback as wb
 from tests.faults.agent_worker import Order
 from tests.faults.agents import BY_NAME, SETTLE, Kind, Point, World
-from walkback_store import Store, open_store, schema
+from tests.support.people import open_store
+from walkback_store import Store, schema
 from walkback_store.engine import Committed
 from walkback_store.fsck import fsck
 from walkback_store.machine.people import Approve, DecideRetry, RecordHappened, ResumeRun

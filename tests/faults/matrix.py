@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import walkback as wb
+from tests.support.people import open_store
 from walkback.terms import SECOND
 from walkback.testing import Clock, DefiniteError, Ledger, Plan, Service, Simulation
 from walkback.tools import Registry
 from walkback.worker import Crew
-from walkback_store import Store, open_store
+from walkback_store import Store
 from walkback_store.machine.people import Approve, DecideRetry, RecordAbsent, RecordHappened, ResumeRun
 from walkback_store.words import FINISHED
 

@@ -17,8 +17,9 @@ from typing import IO
 import pytest
 from sqlalchemy import func, select
 
+from tests.support.people import open_store
 from tests.support.postgres import Postgres
-from walkback_store import open_store, schema
+from walkback_store import schema
 from walkback_store.fsck import fsck
 from walkback_store.sqlite_library import sqlite3
 from walkback_store.store import Store

@@ -8,8 +8,9 @@ import pytest
 from sqlalchemy import func, select
 
 from tests.faults.writer import intend, registration, settle, start
+from tests.support.people import open_store
 from tests.support.proxy import CuttingProxy, When
-from walkback_store import open_store, schema
+from walkback_store import schema
 from walkback_store.engine import Committed
 from walkback_store.errors import CommitUnknown, StoreError, Unreachable
 from walkback_store.fsck import fsck

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import walkback as wb
+from tests.support.people import let_everyone
 from walkback_store.machine.people import Approve, DecideCompensate, RecordHappened, ResumeRun
 
 ANN = "operator:ann"
@@ -60,6 +61,7 @@ class Person:
 @contextmanager
 def opened(url: str, *agents: wb.Agent, **more: Any) -> Iterator[wb.App]:
     with wb.App(url, agents=agents, **more) as app:
+        let_everyone(app.store)
         yield app
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from walkback_store import open_store
+from tests.support.people import open_store
 from walkback_store.engine import Committed
 from walkback_store.machine.operations import AskApproval, Call, Intend, Settle
 from walkback_store.machine.runs import FinishRun, NeedOperator, ParkRun, StartRun

@@ -48,7 +48,7 @@ from walkback_store.errors import (
 )
 from walkback_store.fsck import fsck
 from walkback_store.log import Row
-from walkback_store.machine import TRANSITIONS, operations, people, runs, store_wide
+from walkback_store.machine import TRANSITIONS, operations, people, roles, runs, store_wide
 from walkback_store.machine.base import NONE, OPERATOR, UNCHANGED, WORKER, OnRun, Transition, new_id
 from walkback_store.machine.document import moves_of
 from walkback_store.machine.operations import OnOperation
@@ -63,6 +63,7 @@ from walkback_store.words import (
     Evidence,
     FreezeScope,
     OperationStatus,
+    Role,
     RunStatus,
     Why,
     WorkerStatus,
@@ -582,9 +583,21 @@ def no_batch(world: World) -> Scene:
 
 
 def open_batch(world: World) -> Scene:
-    scene = no_batch(world)
+    """One that cannot be taken back any more."""
+    return batched(no_batch(world))
+
+
+def batched(scene: Scene) -> Scene:
     opened = store_wide.OpenBatch(actor=ANN, action="retry", members=[(scene.run_id, STEP)], reason="all the same")
-    scene.number = world.store.do(opened).seq
+    scene.number = scene.world.store.do(opened).seq
+    scene.world.clock.pass_(people.REGRET)
+    return scene
+
+
+def its_turn(world: World) -> Scene:
+    """An unknown that was released in a batch."""
+    scene = batched(unknown(world))
+    world.store.do(store_wide.ReleaseMember(actor="system", batch_no=scene.number))
     return scene
 
 
@@ -601,6 +614,23 @@ def done_batch(world: World) -> Scene:
     world.store.do(happened)
     world.store.do(store_wide.ReleaseMember(actor="system", batch_no=scene.number))
     return scene
+
+
+def no_role(world: World) -> Scene:
+    return Scene(world, name=world.name("operator:eve"))
+
+
+def grant(s: Scene, role: Role) -> roles.GrantRole:
+    return roles.GrantRole(actor=ANN, person=s.name, role=role, reason="she has the keys")
+
+
+def with_role(role: Role) -> Recipe:
+    def recipe(world: World) -> Scene:
+        scene = no_role(world)
+        world.store.do(grant(scene, role))
+        return scene
+
+    return recipe
 
 
 def at_home(world: World) -> Scene:
@@ -673,6 +703,7 @@ STATES: dict[str, dict[str, Recipe]] = {
     "breaker": {NONE: no_breaker, CLOSED: closed_breaker, OPEN: open_breaker},
     "budget": {NONE: no_budget, KEPT: used_budget},
     "identity": {NONE: unclaimed, FREE: let_go, OWNED: owned},
+    "role": {NONE: no_role, **{role: with_role(role) for role in Role}},
     "store": {NOT_ADOPTED: copied, ADOPTED: at_home},
 }
 """How to get there, for every state of every subject."""
@@ -807,6 +838,9 @@ CASES: dict[type[Transition], Case] = {
     ),
     people.RecordAbsent: Case(lambda s: people.RecordAbsent(**s.ann(), step=STEP, reason="not there"), then=parked),
     people.DecideRetry: Case(lambda s: people.DecideRetry(**s.ann(), step=STEP, reason="try again"), then=parked),
+    people.RetryMember: Case(
+        lambda s: people.RetryMember(**s.ann(), step=STEP, batch=s.number), at={O.UNKNOWN: its_turn}, then=parked
+    ),
     operations.CarryOutRetry: Case(
         lambda s: operations.CarryOutRetry(**s.by, step=STEP, decision=s.decision), at={O.UNKNOWN: retry_due}
     ),
@@ -841,6 +875,7 @@ CASES: dict[type[Transition], Case] = {
     ),
     store_wide.ReleaseMember: Case(_release),
     store_wide.StopBatch: Case(lambda s: store_wide.StopBatch(actor=ANN, batch_no=s.number, reason="no")),
+    roles.GrantRole: Case(lambda s: grant(s, Role.OPERATOR if state_of("role", s) == Role.APPROVER else Role.APPROVER)),
     store_wide.AdoptStore: Case(_adopt),
 }
 
@@ -861,7 +896,7 @@ OWN_REFUSALS: dict[type[Transition], type[Refused]] = {
 }
 """They say more than that the state is wrong."""
 
-SAME_AGAIN = {runs.StartRun, store_wide.ServiceAnswered, store_wide.ClaimIdentity}
+SAME_AGAIN = {runs.StartRun, store_wide.ServiceAnswered, store_wide.ClaimIdentity, roles.GrantRole}
 """A second time they find that there is nothing to do, whoever did it."""
 
 
@@ -916,6 +951,8 @@ def state_of(subject: str, scene: Scene) -> str:
     elif subject == "freeze":
         (found,) = [world.rows("freezes", name=scene.name)[-1:]]
         found = [{"status": LIFTED if f["lifted_at"] is not None else ACTIVE} for f in found]
+    elif subject == "role":
+        found = [{"status": row["role"]} for row in world.rows("roles", person=scene.name)]
     elif subject == "breaker":
         found = world.rows("breakers", service=scene.name)
         found = [{"status": CLOSED if b["freeze_no"] is None else OPEN} for b in found]
@@ -1068,7 +1105,8 @@ def run_statuses(transition: type[Transition]) -> frozenset[str]:
         people.DismissDuplicate,
     }:
         return frozenset(R)
-    return frozenset({R.NEEDS_OPERATOR}) if transition.by == OPERATOR else LIVE
+    in_a_persons_name = transition.by == OPERATOR or transition is people.RetryMember
+    return frozenset({R.NEEDS_OPERATOR}) if in_a_persons_name else LIVE
 
 
 def _head(world: World, log: str | None) -> int:

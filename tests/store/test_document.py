@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 import walkback_store
-from walkback_store.machine import TRANSITIONS, operations, people, runs, store_wide
+from walkback_store.machine import TRANSITIONS, operations, people, roles, runs, store_wide
 from walkback_store.machine.base import NONE, UNCHANGED, Transition
 from walkback_store.machine.document import document, moves_of
 from walkback_store.words import (
@@ -15,6 +15,7 @@ from walkback_store.words import (
     BatchStatus,
     DecisionStatus,
     OperationStatus,
+    Role,
     RunStatus,
     WorkerStatus,
 )
@@ -29,7 +30,7 @@ def test_the_state_machine_document_is_what_the_code_says() -> None:
 def test_every_transition_in_the_code_is_in_the_table() -> None:
     concrete = {
         c
-        for module in (runs, operations, people, store_wide)
+        for module in (runs, operations, people, store_wide, roles)
         for _, c in inspect.getmembers(module, inspect.isclass)
         if issubclass(c, Transition) and not inspect.isabstract(c) and c.__module__ == module.__name__
     }
@@ -44,6 +45,7 @@ def test_every_status_can_be_reached_and_is_a_word_of_the_vocabulary() -> None:
         "decision": DecisionStatus,
         "worker": WorkerStatus,
         "batch": BatchStatus,
+        "role": Role,
     }
     for subject, words in vocabulary.items():
         moves = [move for t in TRANSITIONS for move in moves_of(t, subject)]

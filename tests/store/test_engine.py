@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import text
 
 from tests.store.driver import ANN, BOB, Held, claim, intend, open_with_clock, register, start
-from walkback_store import open_store
+from tests.support.people import open_store
 from walkback_store.backends.sqlite import SQLiteBackend
 from walkback_store.engine import Committed
 from walkback_store.errors import (

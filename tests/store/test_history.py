@@ -21,7 +21,8 @@ from tests.store.driver import (
     park_unknown,
     write,
 )
-from walkback_store import history, open_store
+from tests.support.people import open_store
+from walkback_store import history
 from walkback_store.errors import NotFound
 from walkback_store.frames import unpack_body
 from walkback_store.history import KINDS, History

@@ -42,8 +42,9 @@ from tests.store.driver import (
     write,
 )
 from tests.store.opener import own_mounts
+from tests.support.people import open_store
 from tests.support.postgres import Postgres
-from walkback_store import housekeeping, open_store, schema
+from walkback_store import housekeeping, schema
 from walkback_store.errors import (
     CannotOpen,
     DiskFull,
@@ -225,7 +226,7 @@ def test_a_cancelled_backup_leaves_nothing(path: Path, tmp_path: Path) -> None:
 
 NO_SPACE = """
 import os, resource, signal, subprocess, sys
-from walkback_store import open_store
+from tests.support.people import open_store
 from walkback_store.errors import StoreError
 from walkback_store.housekeeping import backup
 path, folder, means = sys.argv[1:]
@@ -696,7 +697,8 @@ def test_a_prune_that_dies_half_way_through_a_run_leaves_that_run_whole(store_ur
     """The process is killed while the run is taken apart, inside the transaction that also notes it."""
     script = """
 import os, signal, sys
-from walkback_store import housekeeping, open_store
+from tests.support.people import open_store
+from walkback_store import housekeeping
 with open_store(sys.argv[1]) as store:
     taken = housekeeping.pruned_body
     def die(digest):

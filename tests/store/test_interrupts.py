@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.store.driver import ANN, claim, held, intend, register, start
-from walkback_store import open_store
+from tests.support.people import open_store
 from walkback_store.engine import Committed
 from walkback_store.errors import CommitUnknown, PreconditionFailed, Refused, StaleFence, StoreBusy
 from walkback_store.fsck import fsck
@@ -43,7 +43,7 @@ def note(run_id: str = "r1", words: str = "looked") -> AddNote:
 WAITING_FOR_THE_LOCK = """
 import signal, sys
 from tests.store.test_interrupts import note
-from walkback_store import open_store
+from tests.support.people import open_store
 with open_store(sys.argv[1]) as store:
     try:
         print("waiting", flush=True)
@@ -80,7 +80,7 @@ def test_ctrl_c_while_waiting_for_the_write_lock_leaves_a_store_that_works(tmp_p
 WAITING_BEHIND_ANOTHER = """
 import os, signal, sys, threading
 from tests.store.test_interrupts import note
-from walkback_store import open_store
+from tests.support.people import open_store
 
 signal.alarm(60)  # rather die than hang
 with open_store(sys.argv[1]) as store:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.writer import intend, registration, settle, start
-from walkback_store import leases, open_store
+from tests.support.people import open_store
+from walkback_store import leases
 from walkback_store.errors import IllegalTransition, PreconditionFailed, StaleFence
 from walkback_store.leases import LeaseObserver, known_dead, process_started
 from walkback_store.log import Row
@@ -99,7 +100,7 @@ def in_a_process(script: str, url: str) -> str:
 
 def test_a_worker_whose_process_is_dead_is_lost_at_once(store: Store, store_url: str) -> None:
     script = (
-        "import sys; from tests.faults.writer import registration; from walkback_store import open_store\n"
+        "import sys; from tests.faults.writer import registration; from tests.support.people import open_store\n"
         "with open_store(sys.argv[1]) as store: store.do(registration('dead'))"
     )
     in_a_process(script, store_url)
@@ -110,7 +111,7 @@ def test_a_worker_whose_process_is_dead_is_lost_at_once(store: Store, store_url:
 OUT_OF_FILES = """
 import json, resource, sys
 from tests.faults.writer import registration
-from walkback_store import open_store
+from tests.support.people import open_store
 with open_store(sys.argv[1]) as store:
     store.do(registration("alive"))
     store.lose_dead_workers()  # has all it needs open

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.store.driver import ANN, claim, held, register, start
-from walkback_store import open_store
+from tests.support.people import open_store
 from walkback_store.errors import StoreClosed
 from walkback_store.fsck import fsck
 from walkback_store.housekeeping import adopt, backup, is_adopted, statistics
@@ -54,7 +54,7 @@ FORK = """
 import json, os, sys
 from tests.store.driver import held
 from tests.store.test_lifetime import USES
-from walkback_store import open_store
+from tests.support.people import open_store
 from walkback_store.errors import StoreError
 from walkback_store.fsck import fsck
 
@@ -117,7 +117,7 @@ FORK_WHILE_WRITING = """
 import os, signal, sys, threading
 from tests.store.driver import held
 from tests.store.test_lifetime import USES
-from walkback_store import open_store
+from tests.support.people import open_store
 from walkback_store.errors import WrongProcess
 
 store = open_store(sys.argv[1])

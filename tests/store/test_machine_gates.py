@@ -44,7 +44,7 @@ from tests.store.recipes import (
     take_token,
     unclaimed,
 )
-from walkback_store import open_store
+from tests.support.people import open_store
 from walkback_store.errors import (
     BreakerOpen,
     Frozen,

@@ -5,18 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import Connection, MetaData, inspect, text
 
 from tests.store.driver import ANN, BOB, DIGEST, Held, ask, finish, intend, open_with_clock, park_unknown, start, write
 from tests.store.recipes import World
-from walkback_store import opening, schema
+from walkback_store import open_store, opening, schema
 from walkback_store.backends.base import Backend
 from walkback_store.backends.sqlite import SQLiteBackend
 from walkback_store.fsck import fsck
 from walkback_store.housekeeping import prune
 from walkback_store.machine.people import Approve
+from walkback_store.machine.roles import EVERYONE
 from walkback_store.machine.runs import ParkRun
 from walkback_store.machine.store_wide import Freeze, OpenBatch, Unfreeze
+from walkback_store.people import operator_of
 from walkback_store.words import FreezeScope
 
 Content = dict[str, list[dict[str, Any]]]
@@ -44,7 +47,15 @@ def content(db: Connection) -> Content:
 
 
 def lived_in(path: Path) -> tuple[Content, str]:
-    """What a store holds in which a bit of everything has happened; and the runs that were pruned from it."""
+    """What a store holds in which a bit of everything has happened; and the runs that were pruned from it.
+
+    Its log knows of no roles, as none did before there were any: that everyone may do everything is put there by hand.
+    """
+    backend = make(f"sqlite:///{path}", "head")
+    with backend.engine.connect().execution_options(walkback_writes=True) as db, db.begin():
+        opening._introduce(db, backend.home(db))
+        db.execute(schema.roles.insert().values(person=EVERYONE, role="admin", by="nobody", at=0))
+    backend.close()
     store, clock = open_with_clock(f"sqlite:///{path}")
     with store:
         world = World(store, clock)
@@ -90,19 +101,26 @@ def fill(backend: Backend, rows: Content) -> Content:
         return content(db)
 
 
-def test_a_store_of_the_first_schema_keeps_all_that_is_in_it(store_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["0001", "0002"])
+def test_a_store_of_an_older_schema_keeps_all_that_is_in_it(version: str, store_url: str, tmp_path: Path) -> None:
     rows, pruned = lived_in(tmp_path / "lived-in.db")
-    backend = make(store_url, "0001")
+    backend = make(store_url, version)
     before = fill(backend, rows)
     backend.close()
-    assert "identities" not in before
-    assert "until" not in before["freezes"][0]
-    store, _ = open_with_clock(store_url)
-    with store:
+    assert "roles" not in before
+    assert ("identities" not in before) == ("until" not in before["freezes"][0]) == (version == "0001")
+    with open_store(store_url) as store:
         with store.backend.engine.connect() as db:
             after = content(db)
+        # Whoever migrates it becomes its admin, and an event says so.
+        (added,) = [event for event in after["events"] if event["pos"] > before["events"][-1]["pos"]]
+        after["events"].remove(added)
+        (event,) = store.events(None, after=before["store"][0]["head_seq"])
+        assert (event.actor, event.data["action"]) == (operator_of(store), "migrated")
+        assert [(row["person"], row["role"]) for row in after["roles"]] == [(operator_of(store), "admin")]
         for name in before.keys() - {"alembic_version", "store"}:
-            assert [{c: row[c] for c in before[name][0]} for row in after[name]] == before[name], name
+            columns = before[name][0] if before[name] else ()
+            assert [{c: row[c] for c in columns} for row in after[name]] == before[name], name
         assert after["alembic_version"] == [{"version_num": schema.SCHEMA_VERSION}]
         assert {row["refers_to"] for row in after["operations"]} == {None}
         assert {(row["until"], row["probe"]) for row in after["freezes"]} == {(None, None)}

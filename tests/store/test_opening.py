@@ -44,6 +44,7 @@ from walkback_store.errors import (
 from walkback_store.fsck import fsck
 from walkback_store.machine.people import AddNote
 from walkback_store.machine.runs import StartRun
+from walkback_store.people import operator_of
 from walkback_store.sqlite_library import sqlite3
 from walkback_store.store import Store
 
@@ -600,7 +601,7 @@ def test_a_full_disk_rolls_a_transition_back_whole_and_it_goes_through_later(sql
         h = held(store)
         intend(h, "1", state={"n": 1})
         head, events = h.run["head_seq"], store.events("r1", limit=100)
-        note = AddNote(actor=ANN, run_id="r1", reason="".join(uuid.uuid4().hex for _ in range(5_000)))
+        note = AddNote(actor=operator_of(store), run_id="r1", reason="".join(uuid.uuid4().hex for _ in range(5_000)))
         with no_space_left(store):
             with pytest.raises(DiskFull) as raised:
                 store.do(note)
@@ -647,7 +648,7 @@ def test_a_run_that_another_writer_holds_is_busy_after_the_wait_and_nothing_is_w
     with open_store(pg_url, wait=SOON) as store, psycopg.connect(pg_url) as db:
         store.do(StartRun(actor=ANN, run_id="r", agent="a"))
         db.execute("SELECT 1 FROM runs WHERE run_id = 'r' FOR UPDATE")
-        note = AddNote(actor=ANN, run_id="r", reason="hello")
+        note = AddNote(actor=operator_of(store), run_id="r", reason="hello")
         with pytest.raises(StoreBusy) as raised:
             store.do(note)
         check_message(raised.value)

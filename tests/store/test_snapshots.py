@@ -17,7 +17,8 @@ import zstandard
 from sqlalchemy import delete, insert, select, update
 
 from tests.store.driver import ANN, Held, claim, finish, held, intend, open_with_clock, register, start, succeed, write
-from walkback_store import open_store, schema, snapshots
+from tests.support.people import open_store
+from walkback_store import schema, snapshots
 from walkback_store.errors import CorruptData, NotFound, StoreError, ValueRefused
 from walkback_store.frames import pack
 from walkback_store.fsck import fsck
@@ -185,6 +186,19 @@ def reopened(store: Store, url: str) -> Store:
 
 
 # --- bounded and small -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 40, 70])
+def test_a_stretch_of_snapshots_is_each_of_them(store: Store, count: int) -> None:
+    h = held(store)
+    for n in range(count):
+        store.do(TakeSnapshot(**h.by, state=encode({"n": n, "text": "x" * 500})))
+    last = store.run("r1")["last_snapshot"]
+    every = [store.state_bytes("r1", n) for n in range(last + 1)]
+    for first in (0, 1, 31, 32, 33):
+        for end in (first, min(first + 5, last), last):
+            if first <= end <= last:
+                assert list(store.states_bytes("r1", first, end)) == every[first : end + 1]
 
 
 def test_no_snapshot_is_further_from_a_keyframe_than_the_bound() -> None:
@@ -387,6 +401,8 @@ def test_planted_bytes_are_refused_and_reported(store: Store, what: str) -> None
     plant(store, 4, **planted(what, stored(store)))
     with pytest.raises(CorruptData):
         store.state("r1", 4)
+    with pytest.raises(CorruptData):
+        list(store.states_bytes("r1", 2, 5))
     assert store.state("r1", 3) == big(n=3), "its neighbours are as they were"
     report = fsck(store, deep=True)
     assert any("snapshot 4" in problem.what for problem in report.problems), report.problems
@@ -438,7 +454,7 @@ def test_a_worker_that_meets_planted_bytes_writes_nothing_on_top_of_them(store_u
 
 READ_IN_LITTLE_MEMORY = """
 import resource, sys
-from walkback_store import open_store
+from tests.support.people import open_store
 from walkback_store.errors import CorruptData
 from walkback_store.fsck import fsck
 with open_store(sys.argv[1]) as store:

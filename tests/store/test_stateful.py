@@ -24,13 +24,14 @@ from sqlalchemy import select, update
 
 from tests.store.driver import DIGEST, MINUTE, SECOND, Clock, open_with_clock, register
 from tests.store.recipes import run_statuses
+from tests.support.people import open_store
 from tests.support.postgres import Postgres
-from walkback_store import open_store, schema
+from walkback_store import schema
 from walkback_store.engine import Committed
 from walkback_store.errors import Frozen, PreconditionFailed, Refused, StaleFence, StoreError
 from walkback_store.fsck import fsck
 from walkback_store.log import Row
-from walkback_store.machine import TRANSITIONS, operations, people, runs, store_wide
+from walkback_store.machine import TRANSITIONS, operations, people, roles, runs, store_wide
 from walkback_store.machine.base import NONE, WORKER, OnRun, Transition
 from walkback_store.machine.document import moves_of
 from walkback_store.machine.operations import Call
@@ -44,6 +45,7 @@ from walkback_store.words import (
     Evidence,
     FreezeScope,
     OperationStatus,
+    Role,
     RunStatus,
     Why,
 )
@@ -854,12 +856,18 @@ MAKERS: dict[type[Transition], Callable[[Chance], Transition]] = {
         **c.operator, step=c.step, reason=c.reason, evidence=c.reason
     ),
     people.RecordAbsent: lambda c: people.RecordAbsent(**c.operator, step=c.step, reason=c.reason),
+    people.RetryMember: lambda c: people.RetryMember(
+        actor="operator:ann", run_id=c.run_id, step=c.step, batch=_batch_no(c)
+    ),
     people.DecideRetry: lambda c: people.DecideRetry(**c.operator, step=c.step, reason=c.reason, regret=c.regret),
     operations.CarryOutRetry: lambda c: operations.CarryOutRetry(**c.by, step=c.step, decision=c.decision("retry")),
     people.Approve: _approve,
     people.Refuse: lambda c: people.Refuse(actor="operator:bob", **_approval(c), reason=c.reason),
     people.ExpireApproval: lambda c: people.ExpireApproval(actor="system", **_approval(c)),
     people.TakeBack: _take_back,
+    roles.GrantRole: lambda c: roles.GrantRole(
+        actor="operator:ann", person=c.of("operator:eve", "operator:mo"), role=c.of(*Role), reason=c.reason
+    ),
     store_wide.Freeze: _freeze,
     store_wide.Unfreeze: _unfreeze,
     store_wide.ServiceFailed: _failed,

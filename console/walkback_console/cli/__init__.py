@@ -20,15 +20,28 @@ def main(args: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError, io.UnsupportedOperation):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    from walkback_console.cli.commands import app
-
+    given = sys.argv[1:] if args is None else list(args)
     try:
-        app(args, prog_name="walkback")
+        if not _opened_console(given):
+            from walkback_console.cli.commands import app
+
+            app(given, prog_name="walkback")
     except Exception as error:
         code = INTERRUPTED if _interrupted(error) else _told(error)
         if code is None:
             raise
         sys.exit(code)
+
+
+def _opened_console(args: Sequence[str]) -> bool:
+    from walkback_console.cli import opening
+    from walkback_console.cli.session import Session
+
+    if not opening.is_terminal() or (given := opening.only_console(args)) is None:
+        return False
+    session = Session(given.get("store"), False, given.get("claim"))
+    opening.open_console(session, None, read_only="read_only" in given)
+    return True
 
 
 def _interrupted(error: BaseException | None) -> bool:

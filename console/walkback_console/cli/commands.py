@@ -21,12 +21,12 @@ from walkback_console.cli.options import (
     some_seconds,
 )
 from walkback_console.cli.root import app as app
-from walkback_console.cli.root import session_of
+from walkback_console.cli.root import command, session_of
 
 # --- working -----------------------------------------------------------------------------------------------------
 
 
-@app.command()
+@command()
 def work(
     ctx: typer.Context,
     target: Annotated[
@@ -64,7 +64,7 @@ def work(
 # --- reading -----------------------------------------------------------------------------------------------------
 
 
-@app.command()
+@command()
 def inbox(
     ctx: typer.Context,
     limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many rows at most.")] = 50,
@@ -77,7 +77,7 @@ def inbox(
     reading.inbox(session_of(ctx, store, as_json), limit)
 
 
-@app.command()
+@command()
 def runs(
     ctx: typer.Context,
     prefix: Annotated[str | None, typer.Argument(metavar="PREFIX", help="Only ids that begin with this.")] = None,
@@ -103,7 +103,7 @@ def runs(
     reading.runs(session_of(ctx, store, as_json), prefix, statuses, agent, tag, since, limit, after)
 
 
-@app.command()
+@command()
 def show(
     ctx: typer.Context,
     run: PlaceArgument,
@@ -126,7 +126,7 @@ PathOption = Annotated[
 ]
 
 
-@app.command()
+@command()
 def state(
     ctx: typer.Context,
     run: PlaceArgument,
@@ -142,7 +142,7 @@ def state(
     states.state(session_of(ctx, store, as_json), run, step, before, path)
 
 
-@app.command()
+@command()
 def diff(
     ctx: typer.Context,
     run: PlaceArgument,
@@ -169,7 +169,7 @@ def diff(
     states.show_diff(session_of(ctx, store, as_json), run, step, other, with_run, path)
 
 
-@app.command()
+@command()
 def events(
     ctx: typer.Context,
     run: Annotated[
@@ -191,7 +191,7 @@ def events(
     reading.events(session_of(ctx, store, as_json), run, after, follow)
 
 
-@app.command()
+@command()
 def workers(
     ctx: typer.Context,
     every: Annotated[bool, typer.Option("--all", help="Also those that stopped, and those lost long ago.")] = False,
@@ -204,7 +204,7 @@ def workers(
     overview.workers(session_of(ctx, store, as_json), every)
 
 
-@app.command()
+@command()
 def handover(
     ctx: typer.Context,
     since: Annotated[
@@ -221,7 +221,7 @@ def handover(
     overview.handover(session_of(ctx, store, as_json), since, limit)
 
 
-@app.command()
+@command()
 def stats(ctx: typer.Context, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """How many runs, events and snapshots there are, and what they take."""
     from walkback_console.cli import keeping
@@ -232,7 +232,7 @@ def stats(ctx: typer.Context, store: StoreOption = None, as_json: JsonOption = F
 # --- telling -----------------------------------------------------------------------------------------------------
 
 
-@app.command()
+@command()
 def signal(
     ctx: typer.Context,
     run: RunArgument,
@@ -257,7 +257,7 @@ def signal(
 # --- checking ----------------------------------------------------------------------------------------------------
 
 
-@app.command()
+@command()
 def doctor(ctx: typer.Context, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Check what the store and the console stand on, and say what to do.
 
@@ -268,7 +268,7 @@ def doctor(ctx: typer.Context, store: StoreOption = None, as_json: JsonOption = 
     doctor.doctor(session_of(ctx, store, as_json))
 
 
-@app.command()
+@command()
 def fsck(
     ctx: typer.Context,
     run: Annotated[
@@ -287,7 +287,7 @@ def fsck(
     keeping.fsck(session_of(ctx, store, as_json), run, deep)
 
 
-@app.command()
+@command()
 def audit(ctx: typer.Context, run: RunArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Verify one run's chain of events, and list who did what."""
     from walkback_console.cli import keeping
@@ -298,7 +298,7 @@ def audit(ctx: typer.Context, run: RunArgument, store: StoreOption = None, as_js
 # --- keeping -----------------------------------------------------------------------------------------------------
 
 
-@app.command()
+@command()
 def backup(
     ctx: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to; never overwritten.")],
@@ -311,7 +311,7 @@ def backup(
     keeping.backup(session_of(ctx, store, as_json), file)
 
 
-@app.command()
+@command()
 def prune(
     ctx: typer.Context,
     older_than: Annotated[
@@ -329,7 +329,7 @@ def prune(
     keeping.prune(session_of(ctx, store, as_json), older_than, dry_run, yes)
 
 
-@app.command()
+@command()
 def adopt(
     ctx: typer.Context,
     reason: Annotated[str, typer.Option(metavar="TEXT", show_default=False, help="Why; stored with the decision.")],

@@ -13,11 +13,12 @@ from walkback_console.cli.options import (
     PlaceArgument,
     ReadOnlyOption,
     ReasonOption,
+    RoleName,
     RunArgument,
     StoreOption,
     YesOption,
 )
-from walkback_console.cli.root import app, session_of
+from walkback_console.cli.root import command, session_of
 
 CallArgument = Annotated[
     str,
@@ -32,7 +33,7 @@ MaybeReasonOption = Annotated[
 ]
 
 
-@app.command(name="open")
+@command(name="open")
 def open_(
     ctx: typer.Context,
     place: PlaceArgument,
@@ -46,7 +47,7 @@ def open_(
     opening.open_console(session_of(ctx, store, False, claim), place, read_only=read_only)
 
 
-@app.command()
+@command()
 def approve(
     ctx: typer.Context,
     place: CallArgument,
@@ -67,7 +68,7 @@ def approve(
     deciding.decide(session, "approve", place, {"reason": reason}, yes=yes, digest=digest)
 
 
-@app.command()
+@command()
 def deny(
     ctx: typer.Context,
     place: CallArgument,
@@ -83,7 +84,7 @@ def deny(
     deciding.decide(session_of(ctx, store, as_json, claim), "refuse", place, {"reason": reason}, yes=yes)
 
 
-@app.command()
+@command()
 def resolve(
     ctx: typer.Context,
     place: CallArgument,
@@ -126,7 +127,7 @@ def resolve(
     acting.resolve(session_of(ctx, store, as_json, claim), place, chosen, answers, yes=yes)
 
 
-@app.command()
+@command()
 def retry(
     ctx: typer.Context,
     place: CallArgument,
@@ -142,7 +143,7 @@ def retry(
     deciding.decide(session_of(ctx, store, as_json, claim), "retry", place, {"reason": reason}, yes=yes)
 
 
-@app.command()
+@command()
 def compensate(
     ctx: typer.Context,
     place: CallArgument,
@@ -164,7 +165,7 @@ def compensate(
     deciding.compensate(session_of(ctx, store, as_json, claim), place, scopes, {"reason": reason}, yes=yes)
 
 
-@app.command()
+@command()
 def pause(
     ctx: typer.Context,
     run: RunArgument,
@@ -180,7 +181,7 @@ def pause(
     deciding.decide_run(session_of(ctx, store, as_json, claim), "pause", run, {"reason": reason}, yes=yes)
 
 
-@app.command()
+@command()
 def resume(
     ctx: typer.Context,
     run: RunArgument,
@@ -196,7 +197,7 @@ def resume(
     deciding.decide_run(session_of(ctx, store, as_json, claim), "resume", run, {"reason": reason}, yes=yes)
 
 
-@app.command()
+@command()
 def cancel(
     ctx: typer.Context,
     run: RunArgument,
@@ -212,7 +213,7 @@ def cancel(
     deciding.decide_run(session_of(ctx, store, as_json, claim), "cancel", run, {"reason": reason}, yes=yes)
 
 
-@app.command()
+@command()
 def undo(
     ctx: typer.Context,
     place: CallArgument,
@@ -233,7 +234,7 @@ WhatArgument = Annotated[
 ]
 
 
-@app.command()
+@command()
 def freeze(
     ctx: typer.Context,
     what: WhatArgument,
@@ -249,7 +250,7 @@ def freeze(
     deciding.freeze(session_of(ctx, store, as_json, claim), "freeze", what, reason, yes=yes)
 
 
-@app.command()
+@command()
 def unfreeze(
     ctx: typer.Context,
     what: WhatArgument,
@@ -265,7 +266,7 @@ def unfreeze(
     deciding.freeze(session_of(ctx, store, as_json, claim), "unfreeze", what, reason, yes=yes)
 
 
-@app.command()
+@command()
 def note(
     ctx: typer.Context,
     place: PlaceArgument,
@@ -281,7 +282,7 @@ def note(
     deciding.decide_run(session_of(ctx, store, as_json, claim), "note", place, {"reason": reason}, yes=yes)
 
 
-@app.command()
+@command()
 def own(
     ctx: typer.Context,
     place: PlaceArgument,
@@ -300,3 +301,28 @@ def own(
     action = "own" if to is None else "handover"
     answers = {"owner": to, "reason": reason}
     deciding.decide_run(session_of(ctx, store, as_json, claim), action, place, answers, yes=yes)
+
+
+@command()
+def roles(ctx: typer.Context, store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Who you are here, and who may do what."""
+    from walkback_console.cli import people
+
+    people.roles(session_of(ctx, store, as_json))
+
+
+@command()
+def grant(
+    ctx: typer.Context,
+    person: Annotated[str, typer.Argument(metavar="PERSON", help="An OS user or database role, or everyone.")],
+    role: Annotated[RoleName, typer.Argument(metavar="ROLE", help=f"One of: {', '.join(RoleName)}.")],
+    reason: ReasonOption,
+    yes: YesOption = False,
+    claim: AsOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what somebody may do from now on. Only an admin can."""
+    from walkback_console.cli import people
+
+    people.grant(session_of(ctx, store, as_json, claim), person, role.value, reason, yes=yes)

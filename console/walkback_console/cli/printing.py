@@ -6,14 +6,14 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-from rich.theme import Theme
+from typing import TYPE_CHECKING
 
 from walkback_console.palette import ANSI
 from walkback_console.safe_text import safe
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
 
 COLOURS = {
     "running": "cyan", "waiting": "blue", "paused": "blue", "compensating": "yellow", "compensated": "green",
@@ -26,6 +26,8 @@ COLOURS = {
 
 def t(text: object, style: str = "") -> Text:
     """Text from the store, or about it, that a terminal and Rich take as nothing but text."""
+    from rich.text import Text
+
     return Text(safe(str(text)), style=style)
 
 
@@ -35,12 +37,23 @@ def word(status: str) -> Text:
 
 def joined(*parts: Text | str) -> Text:
     """One line. A bare `str` is ours; what comes from the store has been through `t`."""
+    from rich.text import Text
+
     return Text.assemble(*parts)
 
 
+def _console(stderr: bool) -> Console:
+    from rich.console import Console
+    from rich.theme import Theme
+
+    return Console(highlight=False, markup=False, emoji=False, stderr=stderr, theme=Theme(ANSI))
+
+
 class Printer:
+    """For people. Rich is loaded when the first line is to be made, so that `--json` never waits for it."""
+
     def __init__(self, *, stderr: bool = False) -> None:
-        self._out = Console(highlight=False, markup=False, emoji=False, stderr=stderr, theme=Theme(ANSI))
+        self._out = _console(stderr)
 
     def line(self, *parts: Text | str) -> None:
         """Folded at the width of the terminal, never cut."""
@@ -52,6 +65,9 @@ class Printer:
 
     def facts(self, facts: Sequence[tuple[str, Text]], indent: int = 2) -> None:
         """Names and values below each other."""
+        from rich.table import Table
+        from rich.text import Text
+
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(style="bright_black", no_wrap=True)
         table.add_column(overflow="fold")
@@ -61,6 +77,9 @@ class Printer:
 
     def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> None:
         """Ids are never cut: what does not fit is folded onto the next line."""
+        from rich.table import Table
+        from rich.text import Text
+
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bright_black")
         for i, column in enumerate(columns):
             widest = max((row[i].cell_len for row in rows), default=0)
@@ -106,8 +125,7 @@ def progress(what: str) -> Iterator[Callable[[int, int | None], None] | None]:
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=_console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

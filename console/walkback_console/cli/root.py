@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Annotated
 
 import typer
 
+from walkback_console.cli.light import LightCommand, LightGroup
 from walkback_console.cli.options import AsOption, ReadOnlyOption, StoreOption
 from walkback_console.cli.session import Given, Session
 
 app = typer.Typer(
     name="walkback",
+    cls=LightGroup,
     help="Run agents; look at, decide about, check and keep what they did to the world. Alone, it opens the console.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+command = functools.partial(app.command, cls=LightCommand)
 
 
 def session_of(ctx: typer.Context, store: str | None, as_json: bool, claim: str | None = None) -> Session:

@@ -72,7 +72,7 @@ class Typing(Input):
         self.value = value
         self.cursor_position = len(value)
         self.display = True
-        self.focus()
+        self.screen.set_focus(self)  # at once: what is typed next is for this line
 
     def on_key(self, event: events.Key) -> None:
         if event.key == "escape":
@@ -133,6 +133,11 @@ class ConsoleScreen(Screen[None]):
     def subject(self) -> Subject | None:
         """What an action would be about: what is on the screen, as it was read."""
         return None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it shows what a key would be about. Keys wait for it, for a while."""
+        return self.is_mounted
 
     def load(self) -> None:
         """Ask the store for what is shown; called when something changed, and never by a timer of its own."""
@@ -199,7 +204,7 @@ class ConsoleScreen(Screen[None]):
             return
         reason = why_not(action, subject, self.app.who, read_only=self.app.read_only)
         if reason is not None:
-            self.app.say(f"{action.label}: not now; {reason}.", "unsure")
+            self.refuse(action, reason)
         elif action.make is None:
             own = getattr(self, f"do_{action.id}", None) or getattr(self.app, f"do_{action.id}", None)
             if own is not None:
@@ -213,6 +218,10 @@ class ConsoleScreen(Screen[None]):
             )
         elif subject is not None:
             self.confirm(action, subject)
+
+    def refuse(self, action: Action, reason: str) -> None:
+        self.app.forget_keys()
+        self.app.say(f"{action.label}: not now; {reason}.", "unsure")
 
     def confirm(self, action: Action, subject: Subject, then: Callable[[], object] | None = None) -> None:
         if not action.danger and not action.fields:
@@ -287,7 +296,7 @@ class ConsoleScreen(Screen[None]):
     def _leave_typing(self) -> None:
         self._typing_done = self._typing_changed = None
         self.query_one(Typing).display = False
-        (self._back_to or self.first_focus()).focus()
+        self.set_focus(self._back_to or self.first_focus())
         self.draw_keys()
 
     def first_focus(self) -> Widget:

@@ -76,6 +76,10 @@ class BatchScreen(ConsoleScreen):
         super().on_mount()
         self.list.focus()
 
+    @property
+    def ready(self) -> bool:
+        return self.is_mounted and (self._all is not None)
+
     # --- reading -------------------------------------------------------------------------------------------------
 
     def load(self) -> None:

@@ -64,6 +64,8 @@ class InboxScreen(ConsoleScreen):
         self._read_at = 0
         self._loaded = False
         self._wide = False
+        self._no_subject = False
+        """The preview of the selected row could not be read."""
 
     def body(self) -> Iterator[Widget]:
         yield self._make_list()
@@ -152,8 +154,12 @@ class InboxScreen(ConsoleScreen):
 
     def _no_preview(self, key: str, error: Exception) -> None:
         if key == self.list.selected:
-            self._subject = None
+            self._subject, self._no_subject = None, True
             self.query_one(Page).show([Line("title", "", t(error, "bad"))])
+
+    @property
+    def ready(self) -> bool:
+        return self._loaded and (self._subject is not None or self.list.selected_row is None or self._no_subject)
 
     # --- what is selected ----------------------------------------------------------------------------------------
 
@@ -190,7 +196,7 @@ class InboxScreen(ConsoleScreen):
         return Subject(at=self._read_at, tool=row["tool"], agent=row["agent"], freezes=self.app.overview.freezes)
 
     def on_line_list_selected(self) -> None:
-        self._subject = None
+        self._subject, self._no_subject = None, False
         self._load_preview()
         self.draw_keys()
 

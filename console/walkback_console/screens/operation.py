@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from rich.text import Text
 from textual.binding import BindingType
 from textual.widget import Widget
 
 from walkback_console import actions
 from walkback_console.actions import Action
+from walkback_console.plain_words import many
 from walkback_console.screens.base import KEY_NAMES, ConsoleScreen, bindings_for
 from walkback_console.subjects import Subject, load_operation
 from walkback_console.verdicts import ARGUMENTS, Line, approval_lines, choices, operation_lines, said, t
@@ -57,6 +59,10 @@ class OperationScreen(ConsoleScreen):
     def on_mount(self) -> None:
         super().on_mount()
         self.page.focus()
+
+    @property
+    def ready(self) -> bool:
+        return self.is_mounted and self.page.painted
 
     # --- reading -------------------------------------------------------------------------------------------------
 
@@ -103,13 +109,15 @@ class OperationScreen(ConsoleScreen):
     def _choice_lines(self, subject: Subject) -> list[Line]:
         """Safest first, each with what the run does next; what cannot be done says why."""
         lines: list[Line] = []
+        off: list[Text] = []
         for choice in choices(subject, self.app.who, read_only=self.app.read_only):
             key = KEY_NAMES.get(choice.action.keys[0], choice.action.keys[0])
             if choice.why_not is None:
                 text = said((choice.action.label, "strong"), ": ", t(choice.then))
+                lines.append(Line(CHOICES, f"{'you can' if not lines else '':<12}{key}", text))
             else:
-                text = said((choice.action.label, "dim"), ": ", t(f"not now; {choice.why_not}", "dim"))
-            lines.append(Line(CHOICES, f"{'you can' if not lines else '':<10}{key}", text))
+                off.append(said((key, "key"), f" {choice.action.label}: ", t(choice.why_not, "dim")))
+        lines += [Line(CHOICES, "not now" if n == 0 else "", text) for n, text in enumerate(off)]
         return lines
 
     # --- doing ---------------------------------------------------------------------------------------------------
@@ -125,12 +133,10 @@ class OperationScreen(ConsoleScreen):
     def perform(self, action: Action, subject: Subject | None = None) -> None:
         if self.where not in action.on:
             kind = "an approval" if self.where == actions.APPROVAL else "an operation"
-            self.app.say(f"{action.label}: not here; this is {kind}, which is not about that.", "unsure")
+            self.refuse(action, f"this is {kind}, which is not about that")
         elif action.id == "approve" and subject is None and not self.page.seen(ARGUMENTS):
-            lines = self.page.unseen(ARGUMENTS)
-            self.app.say(
-                f"approve: not yet; {lines} more lines of its arguments have not been shown. Space goes on.", "unsure"
-            )
+            lines = many(self.page.unseen(ARGUMENTS), "more line")
+            self.refuse(action, f"{lines} of its arguments have not been shown; space goes on")
         else:
             super().perform(action, subject)
 

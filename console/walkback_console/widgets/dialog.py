@@ -65,6 +65,7 @@ class Dialog(ModalScreen[Answers | None]):
         self._fields = list(fields)
         self._confirm = confirm
         self._check = check
+        self.ready = False
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(can_focus=False):
@@ -86,7 +87,8 @@ class Dialog(ModalScreen[Answers | None]):
             hint = f" ({field.hint}{need})" if field.hint else (" (may be left empty)" if need else "")
             self.query_one(f"#label-{field.name}", Lines).show(Text.assemble(field.label, (hint, "dim")))
         self._say()
-        self.query_one("#cancel", Button).focus()
+        self.set_focus(self.query_one("#cancel", Button))
+        self.ready = True
 
     # --- answers -------------------------------------------------------------------------------------------------
 
@@ -125,8 +127,17 @@ class Dialog(ModalScreen[Answers | None]):
             event.stop()
             event.prevent_default()
             field = self._input(empty[0])
-            field.focus()
+            self.set_focus(field)
             field.insert_text_at_cursor(event.character)
+
+    def on_paste(self, event: events.Paste) -> None:
+        """Like typing, all at once."""
+        empty = [f.name for f, _ in self._fields if not self._input(f.name).value]
+        if not isinstance(self.focused, Input) and empty:
+            event.stop()
+            field = self._input(empty[0])
+            self.set_focus(field)
+            field.insert_text_at_cursor(event.text.splitlines()[0] if event.text else "")
 
     @on(Input.Submitted)
     def _entered(self, event: Input.Submitted) -> None:
@@ -134,7 +145,7 @@ class Dialog(ModalScreen[Answers | None]):
         names = [f.name for f, _ in self._fields]
         later = names[names.index((event.input.id or "").removeprefix("field-")) + 1 :]
         if later:
-            self._input(later[0]).focus()
+            self.set_focus(self._input(later[0]))
         else:
             self._submit()
 
@@ -148,14 +159,14 @@ class Dialog(ModalScreen[Answers | None]):
 
     def action_other_button(self) -> None:
         if isinstance(self.focused, Button):
-            self.query_one("#confirm" if self.focused.id == "cancel" else "#cancel", Button).focus()
+            self.set_focus(self.query_one("#confirm" if self.focused.id == "cancel" else "#cancel", Button))
 
     def _submit(self) -> None:
         missing = self._missing()
         if missing is not None:
             label = next(f.label for f, _ in self._fields if f.name == missing)
             self._problem(f"{label}: something has to be given.")
-            self._input(missing).focus()
+            self.set_focus(self._input(missing))
             return
         problem = self._check(self.answers)
         if problem is not None:

@@ -8,53 +8,29 @@ the cursor leaves it. An action works on an id that has been painted under the c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from rich.segment import Segment
-from rich.style import Style
-from rich.text import Text
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.geometry import Size
 from textual.message import Message
-from textual.reactive import reactive
-from textual.scroll_view import ScrollView
-from textual.strip import Strip
 
-from walkback_console.palette import paper
-from walkback_console.safe_text import safe
+from walkback_console.widgets.line_view import GUTTER, LineView, Render, RowState
 from walkback_console.widgets.sources import Source
+
+__all__ = ["GUTTER", "LineList", "Matches", "Render", "RowState"]
 
 R = TypeVar("R")
 
-GUTTER = 2
-"""Columns in front of every row: one for the cursor, one for the mark."""
 FLASH_SECONDS = 1.0
 _NEIGHBOURS = 200
 """How far from a row that is gone a neighbour is looked for, to say where its place is."""
 _FRAMES = 5
 """How many frames an action waits for its row to be painted before it is given up."""
 
-
-@dataclass(frozen=True, slots=True)
-class RowState:
-    """What a renderer may want to know beside the row. Cursor, mark and colours are drawn by the list itself."""
-
-    cursor: bool = False
-    ghost: bool = False
-    """It is no longer among the rows: say "gone:" first."""
-    flash: bool = False
-    marked: bool = False
-    find: str = ""
-    """What is being searched for, to be made visible in the row."""
-
-
-Render = Callable[[R, int, RowState], list[Text]]
 Matches = Callable[[R, str], bool]
 
 
-class LineList(ScrollView, Generic[R], can_focus=True):
+class LineList(LineView[R]):
     """Rows of one height. The screen gives a source and a function that draws one row in a width."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -66,33 +42,6 @@ class LineList(ScrollView, Generic[R], can_focus=True):
         Binding("end", "last", "Last", show=False),
         Binding("enter", "open", "Open", show=False),
     ]
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "line-list--cursor",
-        "line-list--cursor-blurred",
-        "line-list--mark",
-        "line-list--ghost",
-        "line-list--flash",
-        "line-list--faint",
-    }
-
-    DEFAULT_CSS = """
-    LineList {
-        background: $surface;
-        color: $text;
-        overflow-x: hidden;
-        scrollbar-size-vertical: 1; scrollbar-gutter: stable;
-        & > .line-list--cursor { background: $boost; text-style: bold; }
-        & > .line-list--cursor-blurred { background: $boost; }
-        & > .line-list--mark { color: $warning; text-style: bold; }
-        & > .line-list--ghost { color: $text-muted; text-style: italic; }
-        & > .line-list--flash { background: $warning 20%; }
-        & > .line-list--faint { color: $text-muted; }
-    }
-    """
-
-    new_above: reactive[int] = reactive(0, repaint=False)
-    """How many rows appeared above the first visible one since the operator last saw that place."""
 
     class _Keyed(Message):
         def __init__(self, lines: LineList[Any], key: str) -> None:
@@ -142,32 +91,14 @@ class LineList(ScrollView, Generic[R], can_focus=True):
         id: str | None = None,
         classes: str | None = None,
     ) -> None:
-        super().__init__(name=name, id=id, classes=classes)
-        self.ascii = ascii
-        self.empty = empty
-        self.marked: set[str] = set()
-        self.painted: str | None = None
-        """The id under the cursor in the last frame that was drawn."""
-        self._source = source
-        self._render_row = render_row
-        self._row_height = row_height
+        super().__init__(
+            source, render_row, row_height=row_height, ascii=ascii, empty=empty, name=name, id=id, classes=classes
+        )
         self._matches = matches
-        self._find = ""
-        self._cursor = 0 if source.count else -1
-        """A place among what is shown, in which a ghost counts as a row."""
-        self._selected = source.key(0) if source.count else None
-        self._row: R | None = source.row(0) if source.count else None
-        self._is_ghost = False
-        self._lead = 0
-        """Blank lines above the first row: they keep the selected row on its line when rows above it are gone."""
-        self._tail = 0
-        self._flashing: dict[str, int] = {}
-        self._drawn: dict[int, tuple[Strip, str | None]] = {}
-        """What each line of the screen showed last, and of which row: a click means what was seen, not what is now."""
-        self._missing: set[int] = set()
-        self._asked: set[int] = set()
-        self._will_ask = False
         self._acts_waiting = 0
+
+    def _want(self, first: int, last: int) -> None:
+        self.post_message(self.Wanted(self, first, last))
 
     # --- what is selected ----------------------------------------------------------------------------------------
 
@@ -456,200 +387,3 @@ class LineList(ScrollView, Generic[R], can_focus=True):
             return
         if event.chain > 1:
             self.action_open()
-
-    # --- geometry ------------------------------------------------------------------------------------------------
-
-    def _height(self) -> int:
-        return self.scrollable_content_region.height
-
-    def _places(self) -> int:
-        return self._source.count + self._is_ghost
-
-    def _index_at(self, place: int) -> int | None:
-        """The row of the source that is shown in a place; None for the ghost."""
-        if not self._is_ghost or place < self._cursor:
-            return place
-        return None if place == self._cursor else place - 1
-
-    def _place_of(self, index: int) -> int:
-        return index + 1 if self._is_ghost and index >= self._cursor else index
-
-    def _key_at(self, place: int) -> str | None:
-        if place == self._cursor:
-            return self._selected
-        index = self._index_at(place)
-        return None if index is None or index >= self._source.count else self._source.key(index)
-
-    def _line_of(self, place: int) -> int:
-        """The line of the screen, which may lie outside of it."""
-        return self._lead + place * self._row_height - self.scroll_offset.y
-
-    def _visible(self) -> tuple[int, int]:
-        """The first and the last place of which at least one line is on the screen."""
-        top = self.scroll_offset.y - self._lead
-        first = max(0, top // self._row_height)
-        return first, min(self._places(), -(-(top + self._height()) // self._row_height)) - 1
-
-    def _cursor_is_in_view(self) -> bool:
-        line = self._line_of(self._cursor)
-        return self._cursor >= 0 and line >= 0 and line + self._row_height <= max(self._height(), self._row_height)
-
-    def _resize(self) -> None:
-        height = self._lead + self._places() * self._row_height + self._tail
-        size = Size(self.scrollable_content_region.width, height)
-        if size != self.virtual_size:
-            self.virtual_size = size
-
-    def _settle(self) -> None:
-        """No more blank lines above and below: what they were held open for has moved on."""
-        lead, self._lead, self._tail = self._lead, 0, 0
-        self._resize()
-        if lead:
-            self._scroll(self.scroll_offset.y - lead)
-
-    def _hold(self, place: int, line: int) -> None:
-        """Put a place on a line of the screen, with blank lines where there are no rows to fill it."""
-        top = place * self._row_height - line
-        self._lead = max(0, -top)
-        top = max(0, top)
-        rows = self._lead + self._places() * self._row_height
-        self._tail = max(0, top + self._height() - rows) if top else 0
-        self._resize()
-        self._scroll(top)
-
-    def _scroll(self, top: int) -> None:
-        self.scroll_to(y=max(0, top), animate=False, force=True)
-
-    def _scroll_to_cursor(self) -> None:
-        height = self._height()
-        line = self._line_of(self._cursor)
-        if self._cursor < 0 or not height:
-            return
-        if line < 0:
-            self._scroll(self.scroll_offset.y + line)
-        elif line + self._row_height > height:
-            self._scroll(self.scroll_offset.y + line + self._row_height - height)
-
-    def on_mount(self) -> None:
-        self._resize()
-
-    def on_resize(self) -> None:
-        in_view = self._cursor_is_in_view() or self.painted == self._selected
-        self._resize()
-        if in_view:
-            self._scroll_to_cursor()
-
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        if self.show_vertical_scrollbar:
-            self.vertical_scrollbar.position = new_value
-        if round(old_value) != round(new_value):
-            self.new_above = min(self.new_above, self._visible()[0])
-            self._refresh_changed()
-
-    # --- drawing -------------------------------------------------------------------------------------------------
-
-    def on_focus(self) -> None:
-        self.refresh_row(self._cursor)
-
-    def on_blur(self) -> None:
-        self.refresh_row(self._cursor)
-
-    def refresh_row(self, place: int) -> None:
-        line = self._line_of(place)
-        if place >= 0 and line + self._row_height > 0 and line < self._height():
-            self.refresh_lines(line + self.scroll_offset.y, self._row_height)
-
-    def _refresh_changed(self) -> None:
-        """Draw again only the lines that would look different: a list that is fed all the time sends few bytes."""
-        for y in range(self._height()):
-            strip, key = self._line_at(y)
-            before = self._drawn.get(y)
-            if before is None or before[0] != strip:
-                self.refresh_lines(y + self.scroll_offset.y)
-            elif before[1] != key:
-                self._drawn[y] = strip, key
-
-    def notify_style_update(self) -> None:
-        self._drawn.clear()
-        super().notify_style_update()
-
-    def render_line(self, y: int) -> Strip:
-        strip, key = self._line_at(y)
-        self._drawn[y] = strip, key
-        line = y + self.scroll_offset.y - self._lead
-        if self._cursor >= 0 and line == self._cursor * self._row_height:
-            self.painted = key
-        if self._missing and not self._will_ask:
-            self._will_ask = True
-            self.call_later(self._ask)
-        return strip
-
-    def _ask(self) -> None:
-        """One message for all rows that a frame lacked, and none twice."""
-        self._will_ask = False
-        lacking, self._missing = self._missing - self._asked, set()
-        if lacking:
-            self._asked |= lacking
-            self.post_message(self.Wanted(self, min(lacking), max(lacking)))
-
-    def _line_at(self, y: int) -> tuple[Strip, str | None]:
-        width = self.scrollable_content_region.width
-        line = y + self.scroll_offset.y - self._lead
-        place, part = divmod(line, self._row_height)
-        if not 0 <= place < self._places():
-            empty = self.empty if y == 0 and not self._places() else ""
-            faint = self.get_component_rich_style("line-list--faint")
-            return self._strip([Segment(" " * GUTTER + safe(empty), faint)], width, self.rich_style), None
-        index = self._index_at(place)
-        row = self._row if index is None else self._source.row(index)
-        if row is None:
-            self._missing.add(place if index is None else index)
-            return self._placeholder(place, width), None
-        key = self._selected if index is None else self._source.key(index)
-        state = RowState(
-            cursor=place == self._cursor,
-            ghost=index is None,
-            flash=key in self._flashing,
-            marked=key in self.marked,
-            find=self._find,
-        )
-        texts = self._render_row(row, max(1, width - GUTTER), state)
-        text = texts[part] if part < len(texts) else Text()
-        return self._strip([*self._gutter(state, part), *self._segments(text, state)], width, self._style(state)), key
-
-    def _placeholder(self, place: int, width: int) -> Strip:
-        state = RowState(cursor=place == self._cursor)
-        faint = Segment("...", self.get_component_rich_style("line-list--faint", partial=True))
-        return self._strip([*self._gutter(state, 0), faint], width, self._style(state))
-
-    def _gutter(self, state: RowState, part: int) -> list[Segment]:
-        cursor = (">" if self.ascii else "▌") if state.cursor else " "
-        mark = ("*" if self.ascii else "●") if state.marked and part == 0 else " "
-        return [Segment(cursor), Segment(mark, self.get_component_rich_style("line-list--mark", partial=True))]
-
-    def _segments(self, text: Text, state: RowState) -> list[Segment]:
-        if state.ghost:  # grey, whatever colours the row had
-            text = Text(text.plain)
-        # Renderers make their text safe; here it costs next to nothing to be sure.
-        return [
-            Segment(safe(segment.text), segment.style) for segment in text.render(paper(self.app.theme)) if segment.text
-        ]
-
-    def _style(self, state: RowState) -> Style:
-        style = self.rich_style
-        if state.ghost:
-            style += self.get_component_rich_style("line-list--ghost", partial=True)
-        if state.cursor:
-            style += self._background("line-list--cursor" if self.has_focus else "line-list--cursor-blurred")
-        if state.flash:
-            style += self._background("line-list--flash")
-        return style
-
-    def _background(self, name: str) -> Style:
-        """The background of a component, blended with what lies beneath, and its text style; no colour of text."""
-        style = self.get_component_rich_style(name)
-        return Style(bgcolor=style.bgcolor, bold=style.bold, reverse=style.reverse, underline=style.underline)
-
-    @staticmethod
-    def _strip(segments: list[Segment], width: int, style: Style) -> Strip:
-        return Strip(segments).adjust_cell_length(width).apply_style(style)

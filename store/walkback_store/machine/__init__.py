@@ -1,13 +1,13 @@
 """The state machine: every legal transition of runs, operations, approvals and what surrounds them.
 
-Read `runs`, `operations`, `people` and `store_wide`, in this order. Each class is one transition: its docstring says
-what it does, `sources` and `targets` from where to where, `also` what becomes of others, `needs` what else must hold,
-`by` who may. docs/state-machine.md is made from them.
+Read `runs`, `operations`, `people`, `store_wide` and `roles`, in this order. Each class is one transition: its
+docstring says what it does, `sources` and `targets` from where to where, `also` what becomes of others, `needs` what
+else must hold, `by` who may, and `needs_role` what a person has to be. docs/state-machine.md is made from them.
 """
 
 from __future__ import annotations
 
-from walkback_store.machine import operations, people, runs, store_wide
+from walkback_store.machine import operations, people, roles, runs, store_wide
 from walkback_store.machine.base import Transition
 
 TRANSITIONS: tuple[type[Transition], ...] = (
@@ -48,6 +48,7 @@ TRANSITIONS: tuple[type[Transition], ...] = (
     people.RecordHappened,
     people.RecordAbsent,
     people.DecideRetry,
+    people.RetryMember,
     operations.CarryOutRetry,
     people.Approve,
     people.Refuse,
@@ -66,6 +67,7 @@ TRANSITIONS: tuple[type[Transition], ...] = (
     store_wide.OpenBatch,
     store_wide.ReleaseMember,
     store_wide.StopBatch,
+    roles.GrantRole,
     store_wide.AdoptStore,
     store_wide.NotePrune,
 )

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 
 from walkback_store.errors import IllegalTransition, NotFound, PreconditionFailed, Refused, StaleFence, StaleView
 from walkback_store.log import Draft, Row
-from walkback_store.words import Durability, Kind
+from walkback_store.words import Durability, Kind, Role
 
 STORE = "@store"
 """Stands for a run's id where the store's own log is meant."""
@@ -57,6 +57,14 @@ class View(Protocol):
         """Whether a signal of this name has come that no step has taken."""
         ...
 
+    def decided_in(self, run_id: str, batch: int) -> list[Row]:
+        """What was decided about a run as part of a batch, in order."""
+        ...
+
+    def admins(self) -> list[str]:
+        """Who may grant roles."""
+        ...
+
     def tombstone(self, run_id: str) -> Row | None: ...
     def changed_by(self, run_id: str, seq: int) -> str: ...
     def snapshot(self, run: Row, run_id: str, state: bytes) -> tuple[int, str]: ...
@@ -77,6 +85,8 @@ class Transition(ABC):
     targets: ClassVar[tuple[str, ...]] = ()
     kind: ClassVar[Kind]
     by: ClassVar[str] = WORKER
+    needs_role: ClassVar[Role] = Role.OPERATOR
+    """What a person has to be at least, where `by` is OPERATOR. It is checked before anything is decided."""
     needs: ClassVar[str] = ""
     moves: ClassVar[tuple[tuple[str, str], ...] | None] = None
     """Which source goes to which target, where not each goes to each."""
@@ -89,6 +99,8 @@ class Transition(ABC):
 
     actor: str
     id: bytes = field(default_factory=new_id)
+    claim: str | None = None
+    """What a person says that they are called. It is recorded beside the actor, and nothing is decided by it."""
 
     @classmethod
     def kinds(cls) -> frozenset[Kind]:
@@ -111,6 +123,10 @@ class Transition(ABC):
     def loads(self) -> Iterable[Load]:
         """Rows to read in the first round trip, beside the run itself."""
         return ()
+
+    def exempt(self, view: View) -> bool:
+        """Whether a person may do this whatever their role is."""
+        return False
 
     @abstractmethod
     def decide(self, view: View) -> list[Draft]: ...

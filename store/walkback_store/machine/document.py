@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from walkback_store.machine import TRANSITIONS
-from walkback_store.machine.base import NONE, UNCHANGED, Transition
+from walkback_store.machine.base import NONE, OPERATOR, UNCHANGED, Transition
 from walkback_store.words import Why
 
 INTRO = """# The state machine
@@ -15,6 +15,9 @@ INTRO = """# The state machine
 Every change to a run, by a worker or by a person, is one of the transitions below. Each opens a transaction, checks the
 state it starts from (and, for a worker, the fence it was given with its claim), appends its events and updates the
 projections. An illegal one changes nothing and says which state it found and which would have been legal.
+
+Where a person decides, *by* is the role they need: `viewer`, `operator`, `approver` or `admin`, of which each may do
+what those before it may. It is checked in the same transaction, before anything else.
 
 `(none)` means that the thing does not exist yet; *unchanged* that the status stays as it is. This page is made from the
 code by `make docs`; the code is in `store/walkback_store/machine/`, one class for each row.
@@ -31,6 +34,7 @@ SUBJECTS = {
     "identity": "Business identities",
     "worker": "Workers",
     "batch": "Batches",
+    "role": "Roles of people",
     "store": "The store itself",
 }
 
@@ -78,7 +82,15 @@ def _table(transitions: list[type[Transition]]) -> str:
     ]
     for t in transitions:
         what = " ".join((t.__doc__ or "").split())
-        cells = (t.__name__, t.by, ", ".join(t.sources), ", ".join(t.targets), f"`{t.kind}`", t.needs, what)
+        cells = (
+            t.__name__,
+            t.needs_role if t.by == OPERATOR else t.by,
+            ", ".join(t.sources),
+            ", ".join(t.targets),
+            f"`{t.kind}`",
+            t.needs,
+            what,
+        )
         lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
     return "\n".join([*lines, ""])
 

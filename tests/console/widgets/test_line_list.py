@@ -11,6 +11,7 @@ import pytest
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
+from textual.strip import Strip
 
 from walkback_console.safe_text import safe
 from walkback_console.widgets.line_list import LineList, RowState
@@ -275,9 +276,10 @@ def test_finding_goes_round() -> None:
     async def claim(app: Shown, pilot: Pilot[None]) -> None:
         assert app.lines.find("9")
         assert app.lines.selected == "row9"
-        await pilot.press("n")
+        assert app.lines.find_next()
         assert app.lines.selected == "row19"
-        await pilot.press("N", "N")
+        assert app.lines.find_next(-1)
+        assert app.lines.find_next(-1)
         assert app.lines.selected == "row29"
         assert not app.lines.find("nowhere")
         assert app.lines.selected == "row29"
@@ -328,6 +330,32 @@ def test_moving_the_cursor_draws_two_rows() -> None:
             await pilot.press("down")
             await pilot.pause()
             assert set(drawn) == {"row1", "row2"}
+
+    asyncio.run(run())
+
+
+def test_rows_that_are_added_out_of_view_draw_nothing() -> None:
+    drawn: list[int] = []
+
+    class Counted(Rows):
+        def render_line(self, y: int) -> Strip:
+            drawn.append(y)
+            return super().render_line(y)
+
+    async def run() -> None:
+        app = Shown(numbered(1000))
+        app.lines = Counted(numbered(1000), draw)
+        async with app.run_test(size=(40, 10)) as pilot:
+            await pilot.press("down")
+            await pilot.pause()
+            drawn.clear()
+            app.lines.replace(numbered(1001))
+            app.lines.replace(numbered(1002, -1))
+            await pilot.pause()
+            assert drawn == []
+            assert app.lines.new_above == 1
+            await pilot.press("up", "up")
+            assert app.screen_lines()[0] == "▌ row-1"
 
     asyncio.run(run())
 
