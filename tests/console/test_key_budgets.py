@@ -75,7 +75,12 @@ def test_whether_the_mail_was_sent_is_one_key_away(incident: Incident, tmp_path:
         screen.press("enter")
         see(screen, "attempted?")
         said = text_of(screen)
-        for words in ("UNKNOWN: it may have happened, or not", "attempted? yes, once", "acknowledged? no", "proven? no"):
+        for words in (
+            "UNKNOWN: it may have happened, or not",
+            "attempted? yes, once",
+            "acknowledged? no",
+            "proven? no",
+        ):
             assert words in said
         spent(screen, "was this mail sent")
 
@@ -102,7 +107,9 @@ def test_verifying_again_the_row_under_the_cursor(outage_first: Incident, folder
 def test_recording_that_it_happened_with_evidence_and_result(incident: Incident, tmp_path: Path) -> None:
     with console(incident.url, tmp_path / "home") as screen:
         screen.press("h")
-        answer(screen, "it happened: notify-4711#3", "the customer reads it out", '"mail-77"', "asked them on the phone")
+        answer(
+            screen, "it happened: notify-4711#3", "the customer reads it out", '"mail-77"', "asked them on the phone"
+        )
         see(screen, "it happened: recorded for notify-4711#3")
         spent(screen, "it happened, with evidence")
     with open_store(incident.url) as store:
@@ -114,21 +121,22 @@ def test_recording_that_it_happened_with_evidence_and_result(incident: Incident,
 
 def test_approving_after_everything_was_on_the_screen(store_url: str, folder: Path, tmp_path: Path) -> None:
     fill(store_url, folder)
-    with phase(store_url, 30) as (_, app):  # nobody has looked for half an hour: ten minutes are left
-        app.start("release", run_id="release-api", service="api", version="9", settings=14)
+    with phase(store_url, 0) as (_, app):  # it runs out in nine minutes
+        name = "quarterly-rotation-of-the-signing-keys-of-all-integrations"
+        app.start(name, run_id="rotation-eu", region="EU", carriers=10)
     with console(store_url, tmp_path / "home") as screen:
         screen.press("enter")
         see(screen, "read on, to approve")
-        assert "setting_13" not in screen.text
+        assert "carrier 9" not in screen.text
         screen.press("space")
         see(screen, "a approve")
-        assert "setting_13" in screen.text
+        assert "carrier 9" in screen.text
         screen.press("a")
-        answer(screen, "approve: release-api#2", "in the calendar")
-        see(screen, "approve: recorded for release-api#2")
+        answer(screen, "approve: rotation-eu#1", "in the calendar")
+        see(screen, "approve: recorded for rotation-eu#1")
         spent(screen, "approve after seeing everything")
     with open_store(store_url) as store:
-        (approval,) = store.operation("release-api", "2").approvals
+        (approval,) = store.operation("rotation-eu", "1").approvals
         assert (approval["status"], approval["decided_by"]) == ("given", operator_of(store))
 
 
