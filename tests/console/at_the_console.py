@@ -47,3 +47,27 @@ def see(screen: PtyScreen, *words: str) -> str:
 def text_of(screen: PtyScreen) -> str:
     """The words on the screen, with its lines joined and without the lines around a dialog."""
     return " ".join(word for word in screen.text.split() if word.strip("│╭╮╰╯─"))
+
+
+def go(screen: PtyScreen, place: str) -> None:
+    """To an operation, by its name."""
+    screen.settle()
+    screen.press(":")
+    screen.type(f"open {place}")
+    screen.press("enter")
+    run_id, _, step = place.partition("#")
+    see(screen, f"{run_id} #{step}", "contract")
+    screen.settle()
+
+
+def decide(screen: PtyScreen, key: str, label: str, place: str, *typed: str, first: str | None = None) -> None:
+    """A key, the dialog that it opens, and the word that it is recorded. `first` replaces what the first field has."""
+    screen.press(key)
+    if typed:
+        see(screen, f"{label}: {place}", "Cancel")
+        if first is not None:
+            screen.press(*["shift+tab"] * (1 + len(typed)), "ctrl+u")
+            screen.type(first)
+            screen.press("enter")
+        answer(screen, f"{label}: {place}", *typed)
+    see(screen, f"{label}: recorded for {place}")

@@ -1,4 +1,4 @@
-"""How many keys the things take that are done at 3 in the morning: cold, at 80 × 24, among decoys. Typing is free.
+"""How many keys the things take that are done at 3 in the morning: cold, at 80 by 24, among decoys. Typing is free.
 
 Each budget is for the row that the cursor is on when the console opens: what is most urgent. So each store is made such
 that the trouble in question is that row, with the whole incident below it. What was done is looked up in the store.
@@ -47,8 +47,8 @@ def outage_first(incident: Incident) -> Incident:
     """Somebody has dealt with the mail already."""
     with open_store(incident.url) as store:
         run_id, step = incident.mail
-        said = {"reason": "the customer has it", "evidence": "a call", "result": "mail-1"}
-        store.do(RecordHappened(actor=operator_of(store), run_id=run_id, step=step, **said))
+        me, why = operator_of(store), "the customer has it"
+        store.do(RecordHappened(actor=me, run_id=run_id, step=step, reason=why, evidence="a call", result="mail-1"))
     return incident
 
 
@@ -65,7 +65,7 @@ def test_what_needs_me_is_there_without_a_key(incident: Incident, tmp_path: Path
         rows = [line for line in screen.display if line.startswith("▌")]
         assert "unknown" in rows[0]
         assert "notify-4711 #3" in rows[1]
-        for words in ("TimeoutError: smtp.customers.example", "cannot verify", "safest next", "×40", "$50,007.80"):
+        for words in ("TimeoutError: smtp.customers.example", "cannot verify", "safest next", "40", "$50,007.80"):
             assert words in said
         spent(screen, "what needs me")
 
@@ -86,12 +86,12 @@ def test_whether_the_mail_was_sent_is_one_key_away(incident: Incident, tmp_path:
 
 
 def test_verifying_again_the_row_under_the_cursor(outage_first: Incident, folder: Path, tmp_path: Path) -> None:
-    url, place = outage_first.url, {"run_id": "order-2000", "step": "3"}
+    url = outage_first.url
     with phase(url, 100) as (store, app):  # one charge, more than all those of the outage together
         app.start("bill_order", run_id="order-2000", order="order-2000", cents=9_000_000)
         app.run_until_idle(wait=0)
         digest = store.operation("order-2000", "3").approvals[-1]["digest"]
-        store.do(Approve(actor=operator_of(store), **place, digest=digest, reason="they asked for it", regret=0))
+        store.do(Approve(actor=operator_of(store), run_id="order-2000", step="3", digest=digest, regret=0))
         outage_first.world.switch(payments_time_out=True, search_down=True)
     outage_first.world.switch(payments_time_out=False, search_down=False)
     with worker(url, folder), console(url, tmp_path / "home") as screen:
