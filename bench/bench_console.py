@@ -2,8 +2,9 @@
 
 Cold start to the first screen beside an app with an empty table, and on a store of 1,000,000 runs beside an empty one;
 the time from a key to the last byte of what it changes, and how many bytes that is, while another process commits 50
-events a second; memory; a run of 100,000 steps; and `walkback runs --json`. Every start is a process of its own; what
-is compared takes turns, so that a busy moment strikes both.
+events a second; memory; a run of 100,000 steps; `walkback runs --json`; and how soon a lost database is said, and `q`
+leaves while it is. Every start is a process of its own; what is compared takes turns, so that a busy moment strikes
+both.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import psutil
 from bench.bench_scale import sqlite_subject
 from bench.empty_table import COLUMN
 from tests.console.pty_screen import PtyScreen, clean_environment
+from tests.support.postgres import running_postgres
+from tests.support.proxy import CuttingProxy
 from walkback_store import Store, open_store
 from walkback_store.machine.base import Transition
 from walkback_store.machine.operations import Call, Intend, Settle
@@ -34,6 +37,7 @@ from walkback_store.words import Answer, OperationStatus
 
 ROUNDS = 9
 KEYS = 200
+LOSSES = 5
 EVENTS_A_SECOND = 50
 LONG_RUN, LONG_STEPS = "a-very-long-run", 100_000
 PATIENCE = 60.0
@@ -64,6 +68,8 @@ class Console:
     """The command that opens a run of a store."""
     timeline: Painted
     """What is on the screen when the timeline of the long run has been painted."""
+    lost: Painted = "THE STORE DOES NOT ANSWER"
+    """What is on the screen once it has noticed that the store is gone."""
 
 
 def walkback(*args: str) -> list[str]:
@@ -72,7 +78,7 @@ def walkback(*args: str) -> list[str]:
 
 WALKBACK = Console(
     inbox=lambda url: walkback("--store", url),
-    nothing="Nothing needs you",
+    nothing="Nothing needs a person",
     something="unknown",
     run=lambda url, run_id: walkback("--store", url, "open", run_id),
     timeline="reading 1",
@@ -89,6 +95,8 @@ def run(report: Sink, console: Console = WALKBACK) -> None:
             fill_long_run(store, LONG_STEPS)
         measure_start(report, console, empty)
         measure_long_run(report, console, long)
+        with losses(Path(folder)) as several:
+            measure_losses(report, console, several)
         with sqlite_subject() as subject:
             full = f"sqlite:///{subject.store.backend.path}"  # type: ignore[attr-defined]
             measure_scale(report, console, empty, full)
@@ -217,6 +225,62 @@ def chatter(url: str, per_second: float) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         process.kill()
         process.communicate()
+
+
+# --- a database that is lost --------------------------------------------------------------------------------------
+
+
+class Loss(NamedTuple):
+    """A way to lose a database."""
+
+    name: str
+    url: str
+    lose: Callable[[], object]
+    find: Callable[[], object]
+
+
+@contextmanager
+def losses(folder: Path) -> Iterator[list[Loss]]:
+    file, away = folder / "lost.db", folder / "moved.db"
+    with running_postgres() as server, server.fresh_database() as behind, CuttingProxy(behind) as proxy:
+        for url in (f"sqlite:///{file}", behind):
+            open_store(url).close()
+
+        def cut() -> None:
+            proxy.refuse(True)
+            proxy.cut_all()
+
+        yield [
+            Loss("SQLite, file moved", f"sqlite:///{file}", lambda: file.rename(away), lambda: away.rename(file)),
+            Loss("PostgreSQL, connection cut", proxy.url, cut, lambda: proxy.refuse(False)),
+            Loss("PostgreSQL, silent", proxy.url, proxy.stall, lambda: proxy.stall(False)),
+        ]
+
+
+def measure_losses(report: Sink, console: Console, several: Sequence[Loss]) -> None:
+    """The slowest of a few: a bar that is met on average is no bar."""
+    for loss in several:
+        said, left = (max(times) for times in zip(*(lose_and_leave(console, loss) for _ in range(LOSSES)), strict=True))
+        report.add(f"console: lost store to banner, {loss.name}", said, "ms", "<= 3000 ms", said <= 3000)
+        report.add(f"console: q to exit while lost, {loss.name}", left, "ms", "<= 1000 ms", left <= 1000)
+
+
+def lose_and_leave(console: Console, loss: Loss) -> tuple[float, float]:
+    """Milliseconds from the loss to the banner, and from `q` to the end of the process."""
+    with PtyScreen(console.inbox(loss.url)) as screen:
+        screen.wait_for(console.nothing, PATIENCE)
+        screen.settle()
+        lost = time.perf_counter()
+        loss.lose()
+        try:
+            screen.wait_for(console.lost, PATIENCE)
+            said = screen.seen_at - lost
+            pressed = time.perf_counter()
+            screen.press("q")
+            screen.exit_code(PATIENCE)
+            return said * 1000, (time.perf_counter() - pressed) * 1000
+        finally:
+            loss.find()
 
 
 # --- a long run ---------------------------------------------------------------------------------------------------

@@ -37,7 +37,9 @@ RELOAD_EVERY = 0.25
 """Seconds: how often a screen is read again at most, however much is committed."""
 SETTLED = 15.0
 """Seconds after which everything is read again even if nothing was committed: deadlines come nearer by themselves."""
-LOST_AFTER = 2.5
+LOST_AFTER = 2.0
+"""Seconds of silence after which the store counts as lost. It is heard every second; three must not go by unsaid."""
+WATCH_EVERY = 0.5
 NOTICE_FOR = 20.0
 
 
@@ -109,6 +111,7 @@ class Walkback(OneKeyAtATime):
         self.thread.ask("overview", overview.load, self._got_overview)
         self.thread.start()
         self.set_interval(1.0, self._tick)
+        self.set_interval(WATCH_EVERY, self._watch)
         self.set_timer(1.0, gc.enable)  # see walkback_console.cli.opening
         if self.options.place is not None:
             self.open_place(self.options.place)
@@ -197,9 +200,13 @@ class Walkback(OneKeyAtATime):
             raise error
         self.redraw()
 
-    def _tick(self) -> None:
+    def _watch(self) -> None:
+        """A store may also go silent, without as much as an error."""
         if self._lost is None and self._heard_at is not None and time.monotonic() - self._heard_at > LOST_AFTER:
-            self._lost = "it has not answered for some seconds"
+            self._lost = "it has not answered for some seconds."
+            self.redraw()
+
+    def _tick(self) -> None:
         if (screen := self.top) is not None:
             screen.tick()
         self.redraw()
@@ -251,7 +258,8 @@ class Walkback(OneKeyAtATime):
         found = []
         if self._lost is not None:
             old = "nothing was read yet" if self._heard_at is None else f"what you see is {self._old()} s old"
-            found.append(Text(f"THE STORE DOES NOT ANSWER: {safe(self._lost)} Trying again; {old}.", "bad"))
+            why = safe(" ".join(self._lost.split()))  # a driver's words come on several lines
+            found.append(Text.assemble((f"THE STORE DOES NOT ANSWER; {old}. Trying again.", "bad"), f" {why}"))
         decided = overview.decision_line(self.overview.decisions, self.who.actor, self.now())
         if decided is not None and not self.read_only:
             found.append(decided)

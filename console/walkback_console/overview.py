@@ -69,7 +69,7 @@ def first_line(where: str, environment: str, who: Who, read_age: int | None, now
 def second_line(found: Overview, *, kinds: bool = True) -> Text:
     """Counts per kind, workers alive, open breakers, freezes; with words, so that it reads without colours."""
     if not found.at:
-        return Text("reading ...", "dim")  # "nothing needs you" would be a guess
+        return Text("reading ...", "dim")  # and not that nothing needs you
     total = sum(count.n for count in found.counts.values())
     more = any(count.more for count in found.counts.values())
     head = "nothing needs you" if not total else f"{total:,}{'+' * more} {'needs' if total == 1 else 'need'} you"

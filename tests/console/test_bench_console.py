@@ -11,13 +11,16 @@ from bench import bench_console
 from bench.bench_console import (
     EMPTY_TABLE,
     LONG_RUN,
+    WALKBACK,
     Console,
     chatter,
     fill_long_run,
     first_paint,
     listing,
+    losses,
     measure_keys,
     measure_long_run,
+    measure_losses,
     measure_scale,
     measure_start,
     press_keys,
@@ -86,4 +89,13 @@ def test_every_measurement_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
     measure_long_run(report, STAND_IN, url)
     measure_keys(report, STAND_IN, url)
     assert len(report.entries) == 10
+    assert all(entry.value > 0 for entry in report.entries)
+
+
+def test_every_way_to_lose_a_database_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = Report()
+    monkeypatch.setattr(bench_console, "LOSSES", 1)
+    with losses(tmp_path) as several:
+        measure_losses(report, WALKBACK, several)
+    assert len(report.entries) == 2 * len(several) == 6
     assert all(entry.value > 0 for entry in report.entries)
