@@ -40,7 +40,7 @@ faults: $(STAMP) ## Run the fault tests and the random histories at full length
 bench: $(STAMP) ## Run the benchmarks and write bench/results.json
 	$(BIN)/python -m bench $(ARGS)
 
-demo: $(STAMP) ## Kill workers at the worst moment, and see what their record makes of it
+demo: $(STAMP) ## Kill workers at the worst moment, then open the console on what is left of it
 	$(BIN)/python -m examples.story $(ARGS)
 
 docs: $(STAMP) ## Write docs/state-machine.md from the code

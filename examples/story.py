@@ -4,7 +4,8 @@ A ledger service keeps a book that the store cannot reach. A worker writes its i
 with SIGKILL after the ledger has booked it and before the answer came. What the record and the ledger together cannot
 settle goes to a person; where they can, nobody is needed. And what was done for nothing is undone.
 
-Everything is left in a folder, so that you can go on with the `walkback` command yourself.
+At a terminal it ends in the console, with the ledger and a worker alive, so that what is left can be solved from the
+keyboard. Everything is left in a folder, so that you can go on with the `walkback` command yourself.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from examples import ledger
 from examples.story_agents import app
@@ -69,7 +71,8 @@ class Narrator:
 
 
 class Story:
-    def __init__(self, folder: Path, narrator: Narrator) -> None:
+    def __init__(self, folder: Path, narrator: Narrator, *, opens_console: bool = False) -> None:
+        self.opens_console = opens_console
         self.folder = folder
         self.db = folder / "walkback.db"
         self.book = folder / "ledger.jsonl"
@@ -185,6 +188,9 @@ class Story:
             self.recover_without_a_person(book_keeper)
             self.undo()
             self.finish()
+            if self.opens_console:
+                self.leave_trouble(book_keeper)
+                self.open_console()
 
     def set_the_scene(self) -> None:
         self.n.chapter("Three runs are started")
@@ -291,6 +297,53 @@ class Story:
         self.n.line(f"   {command_shown()} doctor")
         self.n.line("")
 
+    def leave_trouble(self, book_keeper: subprocess.Popen[str]) -> None:
+        """Two more orders that were booked, which nobody knows."""
+        self.n.chapter("Two more, for you")
+        self.n.tell("The ledger's search is down once more, and two workers are killed in the middle of an invoice:")
+        for order, cents in (("1006", 48_000), ("1007", 31_500)):
+            app.start("close_order", run_id=f"order-{order}", tags=["demo"], order=order, cents=cents)
+            self.control(search="down", answers="held")
+            self.kill_when_booked(book_keeper, order)
+            self.let_work()
+        self.control()
+        self.n.tell("Now the search is up again, so that verify can tell.")
+
+    def open_console(self) -> None:
+        self.n.chapter("The console opens")
+        self.n.tell(
+            """A worker is alive and the ledger answers. Enter opens what is selected, v looks again, a approves after
+            you have read it all, U lifts a freeze, ? lists every key, q leaves."""
+        )
+        self.n.line("")
+        if sys.stdin.isatty():
+            input("   Press Enter. ")
+        with self.log.open("ab") as log, self.quietly("work", APP, "--concurrency", "4", log=log):
+            command = [*walkback_command(), "--store", str(self.db)]
+            subprocess.run(command, check=False, env={**os.environ, "WALKBACK_ENV": "demo"})
+
+    @contextlib.contextmanager
+    def quietly(self, *args: str, log: IO[bytes]) -> Iterator[None]:
+        """A worker that says what it has to say to the log; asked to stop at the end, and waited for."""
+        child = subprocess.Popen(
+            [*walkback_command(), "--store", str(self.db), *args],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=HERE,
+            env={**os.environ, "LEDGER_URL": self.ledger_url},
+            start_new_session=True,
+        )
+        try:
+            yield
+        finally:
+            child.terminate()
+            try:
+                child.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
     def invoices(self, order: str) -> list[ledger.Body]:
         return [line for line in ledger.lines(self.book) if line.get("order") == order]
 
@@ -340,10 +393,12 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, default=Path("demo"), help="where the store and the ledger's book go")
     parser.add_argument("--quiet", action="store_true", help="print only where things are")
+    parser.add_argument("--headless", action="store_true", help="tell the story, and do not open the console")
     options = parser.parse_args()
     folder = options.folder.absolute()
     start_afresh(folder)
-    story = Story(folder, Narrator(options.quiet))
+    at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    story = Story(folder, Narrator(options.quiet), opens_console=at_terminal and not options.headless)
     try:
         story.tell()
     except BrokenPipeError:  # whoever listened has left

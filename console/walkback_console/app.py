@@ -123,7 +123,7 @@ class Walkback(OneKeyAtATime):
         from walkback_console.whoami import operator_of
 
         actor = operator_of(store)
-        role = str(store.role_of(actor)) if hasattr(store, "role_of") else "admin"
+        role = str(store.role_of(actor))
         return Who(actor, role, self.options.claim), store.now() - time.time_ns() // 1000
 
     def _got_who(self, found: tuple[Who, int]) -> None:

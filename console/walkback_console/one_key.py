@@ -1,9 +1,9 @@
 """Keys are dealt with one at a time, each to its end, before the next one is looked at.
 
 A key may open a dialog, move the focus or change what is selected, and all of that takes the toolkit a few rounds of
-its message queues. Somebody who types fast, pastes, or whose connection stalls sends the next keys before that; unless they
-wait, the letters of a reason arrive as actions on the screen below. So a key that comes while another is under way is
-held, in order, until the first has been dealt with and the screen it led to can be used.
+its message queues. Somebody who types fast, pastes, or whose connection stalls sends the next keys before that; unless
+they wait, the letters of a reason arrive as actions on the screen below. So a key that comes while another is under way
+is held, in order, until the first has been dealt with and the screen it led to can be used.
 """
 
 from __future__ import annotations
@@ -52,6 +52,10 @@ class OneKeyAtATime(App[None]):
 
     def dropped(self, count: int) -> None:
         """So many keys were not looked at."""
+
+    def forget_keys(self) -> None:
+        """What was typed behind a key that came to nothing was meant for what it did not open."""
+        self._held.clear()
 
     async def on_event(self, event: events.Event) -> None:
         if not isinstance(event, events.Key | events.Paste) or event.is_forwarded:

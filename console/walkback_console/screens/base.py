@@ -204,7 +204,7 @@ class ConsoleScreen(Screen[None]):
             return
         reason = why_not(action, subject, self.app.who, read_only=self.app.read_only)
         if reason is not None:
-            self.app.say(f"{action.label}: not now; {reason}.", "unsure")
+            self.refuse(action, reason)
         elif action.make is None:
             own = getattr(self, f"do_{action.id}", None) or getattr(self.app, f"do_{action.id}", None)
             if own is not None:
@@ -218,6 +218,10 @@ class ConsoleScreen(Screen[None]):
             )
         elif subject is not None:
             self.confirm(action, subject)
+
+    def refuse(self, action: Action, reason: str) -> None:
+        self.app.forget_keys()
+        self.app.say(f"{action.label}: not now; {reason}.", "unsure")
 
     def confirm(self, action: Action, subject: Subject, then: Callable[[], object] | None = None) -> None:
         if not action.danger and not action.fields:

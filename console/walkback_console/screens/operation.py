@@ -15,6 +15,7 @@ from textual.widget import Widget
 
 from walkback_console import actions
 from walkback_console.actions import Action
+from walkback_console.plain_words import many
 from walkback_console.screens.base import KEY_NAMES, ConsoleScreen, bindings_for
 from walkback_console.subjects import Subject, load_operation
 from walkback_console.verdicts import ARGUMENTS, Line, approval_lines, choices, operation_lines, said, t
@@ -61,7 +62,7 @@ class OperationScreen(ConsoleScreen):
 
     @property
     def ready(self) -> bool:
-        return self.is_mounted and (self._subject is not None or self.page.lines != [])
+        return self.is_mounted and self.page.painted
 
     # --- reading -------------------------------------------------------------------------------------------------
 
@@ -132,12 +133,10 @@ class OperationScreen(ConsoleScreen):
     def perform(self, action: Action, subject: Subject | None = None) -> None:
         if self.where not in action.on:
             kind = "an approval" if self.where == actions.APPROVAL else "an operation"
-            self.app.say(f"{action.label}: not here; this is {kind}, which is not about that.", "unsure")
+            self.refuse(action, f"this is {kind}, which is not about that")
         elif action.id == "approve" and subject is None and not self.page.seen(ARGUMENTS):
-            lines = self.page.unseen(ARGUMENTS)
-            self.app.say(
-                f"approve: not yet; {lines} more lines of its arguments have not been shown. Space goes on.", "unsure"
-            )
+            lines = many(self.page.unseen(ARGUMENTS), "more line")
+            self.refuse(action, f"{lines} of its arguments have not been shown; space goes on")
         else:
             super().perform(action, subject)
 

@@ -46,7 +46,8 @@ class Page(ScrollView, can_focus=True):
         """Part, label and text of every line of the page as it is folded now."""
         self._width = 0
         self._seen: set[int] = set()
-        self._painted: dict[int, tuple[str, str]] = {}
+        self.painted = False
+        """Whether what is shown now has been on the screen."""
 
     # --- what is shown -------------------------------------------------------------------------------------------
 
@@ -59,6 +60,7 @@ class Page(ScrollView, can_focus=True):
         self._fold()
         after = [(part, label.plain, text.plain) for part, label, text in self._folded]
         self._seen = {n for n in self._seen if n < len(after) and n < len(before) and after[n] == before[n]}
+        self.painted = self.painted and bool(before)
         self.refresh()
 
     def seen(self, part: str) -> bool:
@@ -125,6 +127,7 @@ class Page(ScrollView, can_focus=True):
         if not 0 <= n < len(self._folded):
             return Strip.blank(width, style)
         self._seen.add(n)
+        self.painted = True
         console = paper(self.app.theme)
         _, label, text = self._folded[n]
         segments = [Segment(s.text, s.style) for part in (label, text) for s in part.render(console, end="") if s.text]
