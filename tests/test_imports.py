@@ -5,12 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.store import driver
 from walkback_console.cli.commands import app
+from walkback_console.whoami import operator_of
 from walkback_store import housekeeping, open_store
+from walkback_store.machine.people import AddNote, DecideRetry, RequestPause
+from walkback_store.machine.store_wide import Freeze
+from walkback_store.words import FreezeScope
 
 LOADED_LATE = ("textual", "rich", "deepdiff", "typer", "alembic", "psycopg")
 
@@ -60,17 +65,46 @@ def test_only_work_loads_the_runtime_and_nothing_that_screens_need(tmp_path: Pat
 
 @pytest.mark.parametrize(
     "command",
-    ["runs", "inbox", "show", "doctor", "events", "stats", "fsck", "audit", "backup", "prune", "adopt"],
-)
+    [
+        "runs", "inbox", "show", "doctor", "events", "stats", "fsck", "audit", "backup", "prune", "adopt", "state",
+        "diff", "workers", "handover", "signal", "approve", "deny", "resolve", "retry", "compensate", "pause",
+        "resume", "cancel", "undo", "freeze", "unfreeze", "note", "own", "roles", "grant",
+    ],
+)  # fmt: skip
 def test_a_command_loads_neither_what_screens_nor_what_migrations_need(command: str, tmp_path: Path) -> None:
     url = str(tmp_path / "walkback.db")
     with open_store(url) as store:
-        driver.start(store, "r1")
+        held = driver.held(store, "r1")
+        driver.write(held, "1")
+        driver.park_unknown(held, "2", can_verify=True)
+        driver.ask(driver.held(store, "asks", worker="w2"), "1", park=True)
+        done = driver.held(store, "done", worker="w3")
+        driver.write(done, "1", compensate="refund")
+        driver.finish(done)
+        driver.park_unknown(driver.held(store, "again", worker="w4"), "1")
+        why: dict[str, Any] = {"actor": operator_of(store), "reason": "x"}
+        store.do(DecideRetry(**why, run_id="again", step="1"))
+        store.do(RequestPause(**why, run_id="r1") if command == "resume" else AddNote(**why, run_id="r1"))
+        store.do(Freeze(**why, scope=FreezeScope.TOOL, name="fax"))
+    given = ["--reason", "x", "--yes"]
     more = {
+        "diff": ["r1", "1"],
+        "signal": ["r1", "paid"],
+        "approve": ["asks", "--yes"],
+        "deny": ["asks", *given],
+        "resolve": ["r1", "--verify"],
+        "compensate": ["done", *given],
+        "undo": ["again"],
+        "freeze": ["everything", *given],
+        "unfreeze": ["tool", "fax", *given],
+        "own": ["r1"],
+        "grant": ["bob", "viewer", *given],
         "backup": [str(tmp_path / "copy.db")],
         "prune": ["--older-than", "1d", "--yes"],
         "adopt": ["--reason", "gone", "--yes"],
-    } | {name: ["r1"] for name in ("show", "events", "audit")}
+    }
+    more |= {name: ["r1"] for name in ("show", "events", "audit", "state")}
+    more |= {name: ["r1", *given] for name in ("retry", "pause", "resume", "cancel", "note")}
     if command == "adopt":
         copy = str(tmp_path / "copy.db")
         with open_store(url) as store:
@@ -83,4 +117,4 @@ def test_a_command_loads_neither_what_screens_nor_what_migrations_need(command: 
 def test_every_command_is_one_of_those() -> None:
     marks = getattr(test_a_command_loads_neither_what_screens_nor_what_migrations_need, "pytestmark", [])
     (tried,) = (mark.args[1] for mark in marks)
-    assert {*tried, "work"} == {c.name or getattr(c.callback, "__name__", "") for c in app.registered_commands}
+    assert {*tried, "work", "open"} == {c.name or getattr(c.callback, "__name__", "") for c in app.registered_commands}

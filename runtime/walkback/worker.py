@@ -22,6 +22,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from walkback import batches
 from walkback.agents import Agent
 from walkback.drivers.aio import AsyncDriver, Committer, EventLoop
 from walkback.drivers.base import Workplace
@@ -219,7 +220,8 @@ class Worker:
 
     def _idle_for(self, seconds: float) -> bool:
         """Whether nothing will be due by itself within so many seconds."""
-        due = self._store.next_wake(self._crew.versions())
+        known = (self._store.next_wake(self._crew.versions()), batches.next_due(self._store))
+        due = min((at for at in known if at is not None), default=None)
         return due is None or due > self._store.now() + int(seconds * SECOND)
 
     def _let_finish(self, grace: float) -> None:
@@ -247,6 +249,7 @@ class Worker:
             for lost in self._store.lose_dead_workers(f"worker:{self.name}"):
                 log.warning("worker %s is gone; its runs can be taken over", lost)
             self._wake_held_up()
+            batches.carry_on(self._store, f"worker:{self.name}")
             self._troubled.clear()
             self._troubled.update(row["service"] for row in self._store.breakers())
         except StoreError as error:

@@ -29,7 +29,7 @@ from walkback_store.errors import (
 )
 from walkback_store.log import Row
 from walkback_store.machine.base import OPERATOR, Transition
-from walkback_store.machine.roles import check_role
+from walkback_store.machine.roles import check_role, claimed
 from walkback_store.snapshots import SnapshotCache
 from walkback_store.work import Known, Site, Work
 
@@ -320,6 +320,8 @@ class Engine:
                 if transition.by == OPERATOR:
                     check_role(transition, work, transition.needs_role)
                 drafts = transition.decide(work)
+                if transition.claim is not None:
+                    drafts = claimed(transition, drafts)
                 head = work.append(transition, drafts) if drafts else None
             except REFUSALS as error:
                 work.discard_drafts()

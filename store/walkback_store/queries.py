@@ -9,6 +9,7 @@ import orjson
 from sqlalchemy import (
     BigInteger,
     Select,
+    and_,
     case,
     func,
     literal,
@@ -235,6 +236,15 @@ class Queries(Timelines, Histories, Inbox):
         closed = case((b.c.status == BatchStatus.OPEN.value, 0), else_=1)
         with self._reading() as moment:
             return moment.rows(select(b).order_by(closed, b.c.batch_no.desc()).limit(page_size(limit)))
+
+    def open_batches(self, *, limit: int = PAGE) -> list[Row]:
+        """The oldest of those that are open, with the member that was released last, if one was (`run_id`, `step`)."""
+        b, m = schema.batches, schema.batch_members
+        member = and_(m.c.batch_no == b.c.batch_no, m.c.n == b.c.released)
+        query = select(b, m.c.run_id, m.c.step, m.c.released_at).outerjoin(m, member)
+        query = query.where(b.c.status == BatchStatus.OPEN.value).order_by(b.c.batch_no).limit(page_size(limit))
+        with self._reading() as moment:
+            return moment.rows(query)
 
     def batch(self, batch_no: int, *, limit: int = PAGE, after: int = 0) -> tuple[Row, list[Row]]:
         """A batch and a page of its members. `after` is the `n` of the last one you have."""

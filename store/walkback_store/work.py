@@ -322,6 +322,15 @@ class Work:
         rows = [e.row for (table, no, _), e in self._entries.items() if table == "signals" and no == run_no and e.row]
         return any(row["name"] == name and row["consumed_by"] is None for row in rows)
 
+    def decided_in(self, run_id: str, batch: int) -> list[Row]:
+        run_no = self._number(run_id)
+        sql = self._backend.statements.by_key(schema.decisions, ("run_no", "batch"))
+        for values in self._backend.fetch([(sql, (run_no, batch))])[0]:
+            row = dict(zip(COLUMNS["decisions"], values, strict=True))
+            self._entries.setdefault(("decisions", row["run_no"], str(row["seq"])), Entry(row, True))
+        rows = [e.row for (table, no, _), e in self._entries.items() if table == "decisions" and no == run_no and e.row]
+        return sorted((row for row in rows if row["batch"] == batch), key=lambda row: int(row["seq"]))
+
     def admins(self) -> list[str]:
         sql = self._backend.statements.by_key(schema.roles, ("role",))
         for values in self._backend.fetch([(sql, (Role.ADMIN.value,))])[0]:

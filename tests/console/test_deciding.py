@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
 
+import walkback_store
 from tests.console.terminal import Command, command, environment, terminal
 from tests.store import driver
+from tests.support.people import open_store
 from walkback_console.actions import TABLE
 from walkback_console.cli.commands import app
 from walkback_console.whoami import operator_of
-from walkback_store import open_store
 from walkback_store.machine.operations import AppendLateEvidence, Settle
 from walkback_store.machine.people import Approve, Refuse
+from walkback_store.machine.roles import GrantRole
 from walkback_store.machine.runs import NeedOperator
-from walkback_store.words import OperationStatus, Why
+from walkback_store.words import OperationStatus, Role, Why
 
 
 def words(text: str) -> str:
@@ -43,7 +46,7 @@ def filled(store_url: str) -> str:
 
 
 def me(url: str) -> str:
-    with open_store(url) as store:
+    with walkback_store.open_store(url) as store:
         return operator_of(store)
 
 
@@ -290,6 +293,45 @@ def test_a_note_is_kept_with_the_run_and_the_step(walkback: Command, filled: str
     assert (event.step, event.data["action"], event.data["reason"]) == ("1", "note", "calling them")
 
 
+# --- who may -----------------------------------------------------------------------------------------------------
+
+
+def test_roles_say_who_you_are_and_who_may_do_what(walkback: Command, filled: str) -> None:
+    found = walkback("roles", "--store", filled, "--json").json
+    assert found["you"] == {"person": me(filled), "role": "admin"}
+    granted = walkback("grant", "bob", "approver", "--reason", "new here", "--yes", "--store", filled, "--json").json
+    assert (granted["person"], granted["role"], granted["changed"]) == ("operator:bob", "approver", True)
+    again = walkback("grant", "operator:bob", "approver", "--reason", "x", "--yes", "--store", filled, "--json").json
+    assert (again["was"], again["changed"], again["event"]) == ("approver", False, None)
+    listed = {row["person"]: row["role"] for row in walkback("roles", "--store", filled, "--json").json["roles"]}
+    assert listed["operator:bob"] == "approver"
+    assert "operator:bob" in walkback("roles", "--store", filled).out
+    assert walkback("grant", "bob", "king", "--reason", "x", "--yes", "--store", filled).code == 2
+
+
+def test_a_viewer_decides_nothing_and_is_told_whom_to_ask(walkback: Command, filled: str) -> None:
+    args = ("--reason", "x", "--yes", "--store", filled)
+    assert walkback("grant", "bob", "admin", *args).code == 0
+    with open_store(filled) as store:
+        store.do(GrantRole(actor=driver.BOB, person=me(filled), role=Role.VIEWER, reason="looks only"))
+    for command_line in (("retry", "lost-2"), ("deny", "asks-3"), ("freeze", "everything"), ("grant", "ann", "admin")):
+        refused = walkback(*command_line, *args)
+        assert refused.code == 1, command_line
+        assert "viewer" in refused.err
+        assert "admin" in refused.err
+    assert op_of(filled, "lost-2")["status"] == "unknown"
+    assert "UNKNOWN" in walkback("show", "lost-2#1", "--store", filled).out  # looking is free
+    assert walkback("roles", "--store", filled, "--json").json["you"]["role"] == "viewer"
+
+
+def test_the_last_admin_stays_one(walkback: Command, tmp_path: Path) -> None:
+    url = str(tmp_path / "walkback.db")
+    walkback_store.open_store(url).close()
+    done = walkback("grant", me(url).removeprefix("operator:"), "viewer", "--reason", "x", "--yes", "--store", url)
+    assert done.code == 1
+    assert "last admin" in done.err
+
+
 # --- confirming --------------------------------------------------------------------------------------------------
 
 
@@ -323,7 +365,7 @@ def test_where_nobody_can_be_asked_nothing_is_done(filled: str, args: tuple[str,
     assert done.returncode == 2, done.stderr
     assert "give --yes" in done.stderr
     with open_store(filled) as store:
-        assert store.people_since(0) == []
+        assert [e.data["action"] for e in store.people_since(0) if e.data.get("action") != "grant"] == []
 
 
 def test_what_changed_while_it_was_being_read_is_refused_and_says_what_changed(filled: str) -> None:

@@ -56,7 +56,7 @@ def test_every_key_of_every_json_is_documented_with_its_command(walkback: Comman
         ("freeze", "everything", *why), ("unfreeze", "everything", *why), ("note", "lost", *why), ("own", "lost"),
         ("pause", "lost", *why), ("resume", "lost", *why), ("resolve", "lost", "--absent", *why),
         ("undo", "again"), ("retry", "again", *why), ("undo", "again"), ("cancel", "again", *why),
-        ("compensate", "done", *why),
+        ("compensate", "done", *why), ("roles",), ("grant", "bob", "approver", *why),
         ("audit", "lost"), ("events", "done", "--after", "2"), ("backup", copy),
         ("work", "tests.console.hostile_app:app", "--until-idle"), ("prune", "--older-than", "0s", "--yes"),
         ("adopt", "--reason", "gone", "--yes", "--store", copy),

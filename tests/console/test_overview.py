@@ -12,9 +12,9 @@ import typer.main
 
 from tests.console.terminal import Command, command, environment, terminal
 from tests.store import driver
+from tests.support.people import open_store
 from walkback_console.cli.commands import app
 from walkback_console.cli.terminal import Terminal, judge
-from walkback_store import open_store
 from walkback_store.machine.people import AddNote, DecideRetry
 from walkback_store.machine.runs import ParkRun
 from walkback_store.machine.store_wide import Freeze, ServiceFailed

@@ -8,7 +8,7 @@ import pytest
 
 from tests.console.terminal import Command
 from tests.store import driver
-from walkback_store import open_store
+from tests.support.people import open_store
 
 START: dict[str, Any] = {"step": 0}
 PAID: dict[str, Any] = {"order": {"id": "o-1", "items": [{"cents": 5}, {"cents": 7}]}, "paid": False}

@@ -583,9 +583,21 @@ def no_batch(world: World) -> Scene:
 
 
 def open_batch(world: World) -> Scene:
-    scene = no_batch(world)
+    """One that cannot be taken back any more."""
+    return batched(no_batch(world))
+
+
+def batched(scene: Scene) -> Scene:
     opened = store_wide.OpenBatch(actor=ANN, action="retry", members=[(scene.run_id, STEP)], reason="all the same")
-    scene.number = world.store.do(opened).seq
+    scene.number = scene.world.store.do(opened).seq
+    scene.world.clock.pass_(people.REGRET)
+    return scene
+
+
+def its_turn(world: World) -> Scene:
+    """An unknown that was released in a batch."""
+    scene = batched(unknown(world))
+    world.store.do(store_wide.ReleaseMember(actor="system", batch_no=scene.number))
     return scene
 
 
@@ -826,6 +838,9 @@ CASES: dict[type[Transition], Case] = {
     ),
     people.RecordAbsent: Case(lambda s: people.RecordAbsent(**s.ann(), step=STEP, reason="not there"), then=parked),
     people.DecideRetry: Case(lambda s: people.DecideRetry(**s.ann(), step=STEP, reason="try again"), then=parked),
+    people.RetryMember: Case(
+        lambda s: people.RetryMember(**s.ann(), step=STEP, batch=s.number), at={O.UNKNOWN: its_turn}, then=parked
+    ),
     operations.CarryOutRetry: Case(
         lambda s: operations.CarryOutRetry(**s.by, step=STEP, decision=s.decision), at={O.UNKNOWN: retry_due}
     ),
@@ -1090,7 +1105,8 @@ def run_statuses(transition: type[Transition]) -> frozenset[str]:
         people.DismissDuplicate,
     }:
         return frozenset(R)
-    return frozenset({R.NEEDS_OPERATOR}) if transition.by == OPERATOR else LIVE
+    in_a_persons_name = transition.by == OPERATOR or transition is people.RetryMember
+    return frozenset({R.NEEDS_OPERATOR}) if in_a_persons_name else LIVE
 
 
 def _head(world: World, log: str | None) -> int:

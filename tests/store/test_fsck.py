@@ -57,7 +57,7 @@ from walkback_store.fsck import EVENTS_AT_ONCE, Problem, fsck
 from walkback_store.housekeeping import adopt, prune
 from walkback_store.log import TABLES, chain_hash
 from walkback_store.machine.operations import AppendLateEvidence, EndAttempt
-from walkback_store.machine.people import AddNote, Approve, DecideRetry
+from walkback_store.machine.people import REGRET, AddNote, Approve, DecideRetry
 from walkback_store.machine.runs import DeclarePlan, NeedOperator, RecordStep, SendSignal
 from walkback_store.machine.store_wide import Freeze, OpenBatch, ReleaseMember, ServiceFailed, TakeToken
 from walkback_store.store import Store
@@ -98,6 +98,7 @@ def make_rich(store: Store, clock: Clock) -> None:
     h = claim(store)
     park_unknown(h, "1")
     batch = store.do(OpenBatch(actor=ANN, action="retry", members=[("stuck", "1")], reason="all the same")).seq
+    clock.pass_(REGRET)
     store.do(ReleaseMember(actor="system", batch_no=batch))
     store.do(DecideRetry(actor=ANN, run_id="stuck", step="1", reason="try again", batch=batch))
     store.do(Freeze(actor=ANN, scope=FreezeScope.TOOL, name="mail", reason="wrong template"))

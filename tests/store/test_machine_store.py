@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,16 @@ from walkback_store.housekeeping import adopt, is_adopted, prune
 from walkback_store.log import Row
 from walkback_store.machine.base import Transition
 from walkback_store.machine.operations import CarryOutRetry, EndAttempt, Intend, Settle, StartAttempt
-from walkback_store.machine.people import AddNote, DecideRetry, RecordAbsent, RecordHappened
+from walkback_store.machine.people import (
+    REGRET,
+    AddNote,
+    DecideRetry,
+    RecordAbsent,
+    RecordHappened,
+    RetryMember,
+    TakeBack,
+)
+from walkback_store.machine.roles import GrantRole
 from walkback_store.machine.runs import ClaimRun, FinishRun
 from walkback_store.machine.store_wide import (
     Freeze,
@@ -26,7 +36,7 @@ from walkback_store.machine.store_wide import (
     StopBatch,
     Unfreeze,
 )
-from walkback_store.words import Answer, Effect, FreezeScope
+from walkback_store.words import Answer, Effect, FreezeScope, Role
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
@@ -176,7 +186,9 @@ def stuck(world: World, n: int) -> list[Scene]:
 def open_batch(world: World, scenes: list[Scene], spacing: int = 0) -> int:
     members = [(s.run_id, "1") for s in scenes]
     opened = OpenBatch(actor=ANN, action="retry", members=members, spacing=spacing, reason="all the same")
-    return world.store.do(opened).seq
+    number = world.store.do(opened).seq
+    world.clock.pass_(REGRET)
+    return number
 
 
 def release(batch: int) -> ReleaseMember:
@@ -232,6 +244,85 @@ def test_a_batch_stops_at_the_first_that_did_not_succeed(outcome: O, world: Worl
     assert released(world, batch) == [True, False]
     recipes.check_refused(world, release(batch), IllegalTransition)
     assert world.store.run(scenes[1].run_id)["status"] == "needs_operator"
+
+
+def test_nothing_of_a_batch_is_released_while_it_can_be_taken_back(world: World) -> None:
+    (scene,) = stuck(world, 1)
+    opened = OpenBatch(actor=ANN, action="retry", members=[(scene.run_id, "1")], reason="all the same")
+    batch = world.store.do(opened).seq
+    world.clock.pass_(REGRET - 1)
+    recipes.check_refused(world, release(batch), PreconditionFailed, match="can still be taken back")
+    world.clock.pass_(1)
+    world.store.do(release(batch))
+    assert released(world, batch) == [True]
+
+
+def member(scene: Scene, batch: int, actor: str = ANN) -> RetryMember:
+    return RetryMember(actor=actor, run_id=scene.run_id, step="1", batch=batch)
+
+
+def test_only_the_member_whose_turn_it_is_can_be_retried_in_a_batch(world: World) -> None:
+    first, second = scenes = stuck(world, 2)
+    batch = open_batch(world, scenes)
+    own: dict[str, Any] = {"step": "1", "reason": "again", "batch": batch}
+    for scene in scenes:
+        for t in (member(scene, batch), DecideRetry(**scene.ann(), **own)):
+            recipes.check_refused(world, t, PreconditionFailed, match="not the turn")
+    world.store.do(release(batch))
+    for t in (member(second, batch), DecideRetry(**second.ann(), **own)):
+        recipes.check_refused(world, t, PreconditionFailed, match="not the turn")
+    recipes.check_refused(world, member(first, 10**9), NotFound, match="no batch")
+    recipes.check_refused(world, member(first, batch, BOB), PreconditionFailed, match=f"{ANN}'s, not {BOB}'s")
+    world.store.do(member(first, batch))
+    event = world.last_event(first.run_id)
+    assert (event.actor, event.kind) == (ANN, "operator_action")
+    assert event.data == {"action": "retry", "reason": "all the same", "batch": batch}
+
+
+def test_who_opened_a_batch_need_not_be_anything_any_more_when_its_members_are_retried(world: World) -> None:
+    eve = world.name("operator:eve")
+    (scene,) = stuck(world, 1)
+    world.store.do(GrantRole(actor=ANN, person=eve, role=Role.OPERATOR, reason="on call"))
+    opened = OpenBatch(actor=eve, action="retry", members=[(scene.run_id, "1")], reason="all the same")
+    batch = world.store.do(opened).seq
+    world.store.do(GrantRole(actor=ANN, person=eve, role=Role.VIEWER, reason="off duty"))
+    world.clock.pass_(REGRET)
+    world.store.do(release(batch))
+    world.store.do(member(scene, batch, eve))
+    assert world.store.run(scene.run_id)["status"] == "waiting"
+
+
+def test_nothing_is_retried_in_a_batch_that_was_stopped(world: World) -> None:
+    (scene,) = stuck(world, 1)
+    batch = open_batch(world, [scene])
+    world.store.do(release(batch))
+    world.store.do(StopBatch(actor=BOB, batch_no=batch, reason="enough"))
+    recipes.check_refused(world, member(scene, batch), PreconditionFailed, match="is stopped")
+
+
+def test_a_member_whose_retry_is_taken_back_is_not_retried_again_and_stops_the_batch(world: World) -> None:
+    scenes = stuck(world, 2)
+    batch = open_batch(world, scenes)
+    world.store.do(release(batch))
+    seq = world.store.do(member(scenes[0], batch)).seq
+    world.store.do(TakeBack(**scenes[0].ann(), decision=seq, reason="wait"))
+    recipes.check_refused(world, member(scenes[0], batch), PreconditionFailed, match="has retried")
+    world.store.do(release(batch))
+    row = batch_of(world, batch)
+    assert (row["status"], row["ended_why"]) == ("stopped", "the decision about member 1 was taken back")
+
+
+def test_a_member_that_is_unknown_again_at_the_same_moment_stops_the_batch(world: World) -> None:
+    scenes = stuck(world, 2)
+    batch = open_batch(world, scenes)
+    world.store.do(release(batch))
+    seq = world.store.do(member(scenes[0], batch)).seq
+    h = world.take(scenes[0].run_id)
+    world.store.do(CarryOutRetry(**h.by, step="1", decision=seq))
+    world.store.do(StartAttempt(**h.by, step="1", worker="w"))
+    world.store.do(Settle(**h.by, step="1", outcome=O.UNKNOWN, answer=Answer.NONE))
+    world.store.do(release(batch))
+    assert batch_of(world, batch)["ended_why"] == "member 1 is unknown"
 
 
 def test_a_member_that_is_under_way_is_waited_for(world: World) -> None:

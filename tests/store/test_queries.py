@@ -943,6 +943,7 @@ def questions(store: Store, now: int) -> dict[str, Callable[[], Any]]:
         "roles": store.roles,
         "role_of": lambda: store.role_of(ANN),
         "waiting_decisions": lambda: store.waiting_decisions(limit=most),
+        "open_batches": lambda: store.open_batches(limit=most),
         "batches": lambda: store.batches(limit=most),
         "batch": lambda: store.batch(store.events(None, before=most, limit=1)[0].seq, limit=most)[1],
         "inbox": lambda: store.inbox(now, limit=most),

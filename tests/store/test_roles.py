@@ -237,6 +237,43 @@ def test_what_workers_do_asks_for_no_roles(store: Store, monkeypatch: pytest.Mon
     assert len([sql for sql in asked if "roles" in sql]) == 2
 
 
+# --- names that people give --------------------------------------------------------------------------------------
+
+
+def test_a_name_that_a_person_gives_is_recorded_beside_who_they_are(store: Store) -> None:
+    me = operator_of(store)
+    start(store, "r")
+    note = AddNote(actor=me, run_id="r", reason="called them", claim="Ann, night shift")
+    store.do(note)
+    store.do(AddNote(actor=me, run_id="r", reason="again"))
+    named, plain = store.events("r", after=1)
+    assert (named.actor, named.data["as"]) == (me, "Ann, night shift")
+    assert "as" not in plain.data
+    assert store.do(note).repeated
+    (told, *_) = store.people_since(0)[1:]
+    assert told.data["as"] == "Ann, night shift"
+
+
+def test_a_name_gives_no_role(store: Store) -> None:
+    start(store, "r")
+    with pytest.raises(NotAllowed):
+        store.do(AddNote(actor=ANN, run_id="r", reason="hello", claim=operator_of(store)))
+
+
+@pytest.mark.parametrize("claim", ["", "two\nlines", "\x1b[2J", "x" * 201])
+def test_a_name_that_cannot_be_shown_is_refused(store: Store, claim: str) -> None:
+    start(store, "r")
+    with pytest.raises(PreconditionFailed, match="cannot be a person's name"):
+        store.do(AddNote(actor=operator_of(store), run_id="r", reason="hello", claim=claim))
+
+
+def test_only_people_go_by_another_name(store: Store) -> None:
+    h = held(store)
+    with pytest.raises(PreconditionFailed, match="not a person"):
+        store.do(FinishRun(**h.by, output=None, claim="Ann"))
+    assert store.run(h.run_id)["status"] == "running"
+
+
 # --- copies ------------------------------------------------------------------------------------------------------
 
 

@@ -856,6 +856,9 @@ MAKERS: dict[type[Transition], Callable[[Chance], Transition]] = {
         **c.operator, step=c.step, reason=c.reason, evidence=c.reason
     ),
     people.RecordAbsent: lambda c: people.RecordAbsent(**c.operator, step=c.step, reason=c.reason),
+    people.RetryMember: lambda c: people.RetryMember(
+        actor="operator:ann", run_id=c.run_id, step=c.step, batch=_batch_no(c)
+    ),
     people.DecideRetry: lambda c: people.DecideRetry(**c.operator, step=c.step, reason=c.reason, regret=c.regret),
     operations.CarryOutRetry: lambda c: operations.CarryOutRetry(**c.by, step=c.step, decision=c.decision("retry")),
     people.Approve: _approve,

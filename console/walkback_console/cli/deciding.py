@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from walkback_console import subjects, verdicts
-from walkback_console.actions import ADMIN, Action, Who, checked, find, why_not
+from walkback_console.actions import Action, Who, checked, find, why_not
 from walkback_console.cli import REFUSED, USAGE
 from walkback_console.cli.finding import find_place, find_run, shell
 from walkback_console.cli.printing import Printer, as_json, t
@@ -36,7 +36,8 @@ OPTION_OF = {"owner": "to"}
 
 
 def who_of(session: Session, store: Store) -> Who:
-    return Who(operator_of(store), ADMIN, session.claim)
+    actor = operator_of(store)
+    return Who(actor, str(store.role_of(actor)), session.claim)
 
 
 # --- what is decided about ---------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from walkback_console.cli.options import (
     PlaceArgument,
     ReadOnlyOption,
     ReasonOption,
+    RoleName,
     RunArgument,
     StoreOption,
     YesOption,
@@ -300,3 +301,28 @@ def own(
     action = "own" if to is None else "handover"
     answers = {"owner": to, "reason": reason}
     deciding.decide_run(session_of(ctx, store, as_json, claim), action, place, answers, yes=yes)
+
+
+@command()
+def roles(ctx: typer.Context, store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Who you are here, and who may do what."""
+    from walkback_console.cli import people
+
+    people.roles(session_of(ctx, store, as_json))
+
+
+@command()
+def grant(
+    ctx: typer.Context,
+    person: Annotated[str, typer.Argument(metavar="PERSON", help="An OS user or database role, or everyone.")],
+    role: Annotated[RoleName, typer.Argument(metavar="ROLE", help=f"One of: {', '.join(RoleName)}.")],
+    reason: ReasonOption,
+    yes: YesOption = False,
+    claim: AsOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what somebody may do from now on. Only an admin can."""
+    from walkback_console.cli import people
+
+    people.grant(session_of(ctx, store, as_json, claim), person, role.value, reason, yes=yes)

@@ -222,3 +222,7 @@ def decision(row: Row) -> Document:
         "decided_at": iso(row["decided_at"]),
         "not_before": iso(row["not_before"]),
     }
+
+
+def role(row: Row) -> Document:
+    return {"person": row["person"], "role": row["role"], "by": row["by"], "since": iso(row["at"])}

@@ -27,6 +27,15 @@ class Status(StrEnum):
     CANCELLED = "cancelled"
 
 
+class RoleName(StrEnum):
+    """The words of `walkback_store.words.Role`."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    APPROVER = "approver"
+    ADMIN = "admin"
+
+
 def duration(text: str) -> int:
     try:
         return parse_duration(text)

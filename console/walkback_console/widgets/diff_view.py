@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from rich.cells import cell_len, chop_cells
-from rich.style import Style
 from rich.text import Text
 from textual.message import Message
 
@@ -20,8 +19,11 @@ from walkback_console.widgets.line_list import LineList, RowState
 from walkback_console.widgets.sources import ListSource
 
 GLYPHS: Final = {"added": "+", "removed": "-", "changed": "~"}
+MEANINGS: Final = {"added": "good", "removed": "bad", "changed": "unsure"}
+"""In the palette's words."""
 LINES: Final = 40
 """Of one value; a longer one is opened with enter."""
+_COLOURS: Final[dict[Tag, str]] = {"same": "", "old": "bad", "new": "good"}
 _INDENT: Final = 4
 _WORD: Final = 10
 """Columns that glyph and word take in front of a path."""
@@ -45,19 +47,8 @@ class DiffLine:
 class DiffView(LineList[DiffLine]):
     """The changes only. The cursor goes line by line, as a value may have more of them than the screen."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "diff-view--added",
-        "diff-view--removed",
-        "diff-view--changed",
-    }
-
     DEFAULT_CSS = """
-    DiffView {
-        overflow-y: scroll;
-        & > .diff-view--added { color: $text-success; }
-        & > .diff-view--removed { color: $text-error; }
-        & > .diff-view--changed { color: $text-warning; }
-    }
+    DiffView { overflow-y: scroll; }
     """
 
     class Whole(Message):
@@ -137,19 +128,13 @@ class DiffView(LineList[DiffLine]):
     def _draw(self, line: DiffLine, width: int, state: RowState) -> list[Text]:
         text = Text("gone: " if state.ghost else "")
         if line.is_head:
-            text.append(
-                f"{GLYPHS[line.change.kind]} {line.change.kind}".ljust(_WORD),
-                self.get_component_rich_style(f"diff-view--{line.change.kind}", partial=True),
-            )
+            kind = line.change.kind
+            text.append(f"{GLYPHS[kind]} {kind}".ljust(_WORD), MEANINGS[kind])
         for tag, shown in line.pieces:
-            text.append(shown, None if tag == "same" else self._colour(tag))
+            text.append(shown, _COLOURS[tag])
         if state.find:
             text.highlight_words([state.find], "reverse", case_sensitive=False)
         return [text]
-
-    def _colour(self, tag: Tag) -> Style:
-        name = "diff-view--removed" if tag == "old" else "diff-view--added"
-        return self.get_component_rich_style(name, partial=True)
 
 
 def _source(lines: list[DiffLine]) -> ListSource[DiffLine]:

@@ -319,9 +319,8 @@ class LineView(ScrollView, Generic[R], can_focus=True):
         if state.ghost:  # grey, whatever colours the row had
             text = Text(text.plain)
         # Renderers make their text safe; here it costs next to nothing to be sure.
-        return [
-            Segment(safe(segment.text), segment.style) for segment in text.render(paper(self.app.theme)) if segment.text
-        ]
+        console = paper(self.app.theme)
+        return [Segment(safe(segment.text), segment.style) for segment in text.render(console) if segment.text]
 
     def _style(self, state: RowState) -> Style:
         style = self.rich_style

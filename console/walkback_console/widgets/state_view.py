@@ -28,16 +28,6 @@ class StateView(LineList[Line]):
         Binding("space", "toggle_open", "Open or close", show=False),
     ]
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"state-view--key", "state-view--kind", "state-view--found"}
-
-    DEFAULT_CSS = """
-    StateView {
-        & > .state-view--key { text-style: bold; }
-        & > .state-view--kind { color: $text-muted; }
-        & > .state-view--found { text-style: reverse; }
-    }
-    """
-
     class Whole(Message):
         """Somebody wants to read a value in full."""
 
@@ -217,18 +207,16 @@ class StateView(LineList[Line]):
         text = Text("gone: " if state.ghost else "")
         text.append(self._indent(line, width))
         text.append(self._handle(line))
-        key = self.get_component_rich_style("state-view--key", partial=True)
-        text.append(fit_text(line.key, max(16, width // 2)), key)
+        text.append(fit_text(line.key, max(16, width // 2)), "strong")
         kind = line.kind if line.is_container or line.size is None else f"{line.kind} {line.size:,}"
         room = width - text.cell_len - cell_len(kind) - 3
         value = MISSING if state.ghost else value_at(self.state, line.path)
         text.append(" ")
         text.append(line.value if value is MISSING or room < 1 else fit(value, room))
         text.append(" ")
-        text.append(kind, self.get_component_rich_style("state-view--kind", partial=True))
+        text.append(kind, "dim")
         if state.find:
-            found = self.get_component_rich_style("state-view--found", partial=True)
-            text.highlight_words([state.find], found, case_sensitive=False)
+            text.highlight_words([state.find], "reverse", case_sensitive=False)
         return [text]
 
     @staticmethod

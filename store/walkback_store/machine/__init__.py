@@ -48,6 +48,7 @@ TRANSITIONS: tuple[type[Transition], ...] = (
     people.RecordHappened,
     people.RecordAbsent,
     people.DecideRetry,
+    people.RetryMember,
     operations.CarryOutRetry,
     people.Approve,
     people.Refuse,

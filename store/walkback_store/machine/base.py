@@ -57,6 +57,10 @@ class View(Protocol):
         """Whether a signal of this name has come that no step has taken."""
         ...
 
+    def decided_in(self, run_id: str, batch: int) -> list[Row]:
+        """What was decided about a run as part of a batch, in order."""
+        ...
+
     def admins(self) -> list[str]:
         """Who may grant roles."""
         ...
@@ -95,6 +99,8 @@ class Transition(ABC):
 
     actor: str
     id: bytes = field(default_factory=new_id)
+    claim: str | None = None
+    """What a person says that they are called. It is recorded beside the actor, and nothing is decided by it."""
 
     @classmethod
     def kinds(cls) -> frozenset[Kind]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from walkback_store.errors import NotFound, PreconditionFailed
 from walkback_store.log import Draft, Row
-from walkback_store.machine.base import NONE, OPERATOR, SYSTEM, UNCHANGED, Load, OnRun, View, require_reason
+from walkback_store.machine.base import NONE, OPERATOR, STORE, SYSTEM, UNCHANGED, Load, OnRun, View, require_reason
 from walkback_store.machine.operations import OnOperation, carried_out, check_own, counts, to_compensate
 from walkback_store.machine.roles import check_role
 from walkback_store.machine.runs import (
@@ -25,7 +25,16 @@ from walkback_store.machine.runs import (
     waits_for_decision,
     woken,
 )
-from walkback_store.words import ApprovalStatus, DecisionStatus, Kind, OperationStatus, Role, RunStatus, Why
+from walkback_store.words import (
+    ApprovalStatus,
+    BatchStatus,
+    DecisionStatus,
+    Kind,
+    OperationStatus,
+    Role,
+    RunStatus,
+    Why,
+)
 
 A = ApprovalStatus
 D = DecisionStatus
@@ -302,18 +311,67 @@ class DecideRetry(OnUnknown):
 
     targets: ClassVar = (O.UNKNOWN,)
     also: ClassVar = {"run": ((R.NEEDS_OPERATOR, R.WAITING),), "decision": ((NONE, D.WAITING),)}
-    needs: ClassVar = "a reason; no other decision waits"
+    needs: ClassVar = "a reason; no other decision waits; in a batch, that it is this one's turn"
 
     regret: int = REGRET
 
     def decide(self, view: View) -> list[Draft]:
         run, _ = self._parked(view)
+        if self.batch is not None:
+            released_member(view, self.batch, self.run_id, self.step)
         seq = run["head_seq"] + 1
         sets = {
             "decisions": {str(seq): waiting_decision(self, view, "retry", self.regret, self.step, self.batch)},
             "runs": {"": decided(run, view, self.regret)},
         }
         return [Draft(Kind.OPERATOR_ACTION, self._facts("retry"), sets, self.step)]
+
+
+def released_member(view: View, batch_no: int, run_id: str, step: str) -> Row:
+    """The batch, when it is open, of retries, and this is the member that was released last."""
+    batch = view.row("batches", STORE, str(batch_no))
+    if batch is None:
+        raise NotFound(f"there is no batch {batch_no}. Nothing was decided.")
+    member = view.row("batch_members", STORE, f"{batch_no}/{batch['released']}") or {}
+    if (batch["status"], batch["action"]) != (BatchStatus.OPEN, "retry"):
+        raise PreconditionFailed(f"batch {batch_no} is {batch['status']}, of {batch['action']}. Nothing was decided.")
+    if (member.get("run_id"), member.get("step")) != (run_id, step):
+        raise PreconditionFailed(f"it is not the turn of {run_id}#{step} in batch {batch_no}. Nothing was decided.")
+    return batch
+
+
+@dataclass(kw_only=True, slots=True)
+class RetryMember(OnOperation):
+    """What a person decided about all members of a batch, for the one whose turn it is: try again, at once.
+
+    A worker asks for it, in the name of the person who opened the batch. Their role was looked at then, and what can be
+    taken back is the batch.
+    """
+
+    sources: ClassVar = (O.UNKNOWN,)
+    targets: ClassVar = (O.UNKNOWN,)
+    also: ClassVar = DecideRetry.also
+    by: ClassVar = SYSTEM
+    kind: ClassVar = Kind.OPERATOR_ACTION
+    needs: ClassVar = "it was released last in an open batch of retries, which the actor opened; once for each member"
+
+    batch: int
+
+    def decide(self, view: View) -> list[Draft]:
+        run = self._check_run(view, (R.NEEDS_OPERATOR,))
+        self._operation(view)
+        batch = released_member(view, self.batch, self.run_id, self.step)
+        if self.actor != batch["by"]:
+            raise PreconditionFailed(f"batch {self.batch} is {batch['by']}'s, not {self.actor}'s. Nothing was decided.")
+        if any(row["step"] == self.step for row in view.decided_in(self.run_id, self.batch)):
+            raise PreconditionFailed(f"batch {self.batch} has retried {self.run_id}#{self.step}. Nothing was decided.")
+        seq = run["head_seq"] + 1
+        sets = {
+            "decisions": {str(seq): waiting_decision(self, view, "retry", 0, self.step, self.batch)},
+            "runs": {"": decided(run, view, 0)},
+        }
+        facts = {"action": "retry", "reason": batch["reason"], "batch": self.batch}
+        return [Draft(Kind.OPERATOR_ACTION, facts, sets, self.step)]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -617,5 +675,6 @@ __all__ = [
     "RequestPause",
     "RequestVerify",
     "ResumeRun",
+    "RetryMember",
     "TakeBack",
 ]

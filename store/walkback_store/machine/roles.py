@@ -7,7 +7,7 @@ what is not theirs to decide, and say in the log who was allowed what, and by wh
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from walkback_store.errors import NotAllowed, PreconditionFailed
@@ -62,6 +62,16 @@ def check_role(t: Transition, view: View, needed: Role) -> None:
     )
 
 
+def claimed(t: Transition, drafts: list[Draft]) -> list[Draft]:
+    """The same, and the first says which name the person gave: a claim, which changes neither actor nor role."""
+    if t.claim is None or not drafts:
+        return drafts
+    check_name("a person's name", t.claim)
+    if not t.actor.startswith(PERSON):
+        raise PreconditionFailed(f"{t.actor} is not a person, and goes by no other name. Nothing was changed.")
+    return [replace(drafts[0], data={**drafts[0].data, "as": t.claim}), *drafts[1:]]
+
+
 def granted(role: Role, by: str, at: int) -> dict[str, Any]:
     return {"role": role.value, "by": by, "at": at}
 
@@ -109,4 +119,4 @@ class GrantRole(Transition):
         return [Draft(Kind.OPERATOR_ACTION, data, sets)]
 
 
-__all__ = ["EVERYONE", "GrantRole", "check_role", "granted", "role_among", "role_loads", "role_of"]
+__all__ = ["EVERYONE", "GrantRole", "check_role", "claimed", "granted", "role_among", "role_loads", "role_of"]

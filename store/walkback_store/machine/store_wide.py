@@ -26,10 +26,20 @@ from walkback_store.machine.base import (
     is_name,
     require_reason,
 )
-from walkback_store.machine.gates import GONE, owner_status, place_of, taken
+from walkback_store.machine.gates import GONE, UNDECIDED, owner_status, place_of, taken
+from walkback_store.machine.people import REGRET
 from walkback_store.machine.roles import granted, role_of
 from walkback_store.values import encode
-from walkback_store.words import FINISHED, BatchStatus, FreezeScope, Kind, OperationStatus, Role, WorkerStatus
+from walkback_store.words import (
+    FINISHED,
+    BatchStatus,
+    DecisionStatus,
+    FreezeScope,
+    Kind,
+    OperationStatus,
+    Role,
+    WorkerStatus,
+)
 
 CLOSED, OPEN = "closed", "open"
 """The states of a breaker."""
@@ -475,11 +485,17 @@ class OnBatch(OnStore):
 
 @dataclass(kw_only=True, slots=True)
 class ReleaseMember(OnBatch):
-    """The next member may go: the first alone, the others paced, and none after one that did not succeed."""
+    """The next member may go: the first alone, the others paced, and none after one that did not succeed.
+
+    What was released is retried by `RetryMember`. The first is not released while the batch can be taken back.
+    """
 
     targets: ClassVar = (BatchStatus.OPEN, BatchStatus.STOPPED, BatchStatus.DONE)
     by: ClassVar = SYSTEM
-    needs: ClassVar = "the member before has an outcome; `spacing` has passed since its release"
+    needs: ClassVar = (
+        "of the first: ten seconds since the batch was opened; of others: the member before has an outcome; `spacing` "
+        "has passed since its release"
+    )
 
     def decide(self, view: View) -> list[Draft]:
         batch = self._batch(view)
@@ -489,15 +505,18 @@ class ReleaseMember(OnBatch):
             last = view.row("batch_members", STORE, f"{self.batch_no}/{n}") or {}
             operation = view.row("operations", last["run_id"], last["step"])
             status = operation["status"] if operation else "gone"
-            if status in {OperationStatus.PENDING, OperationStatus.UNKNOWN} and not self._failed_again(view, last):
+            why = f"member {n} is {status}" if operation is None else self._ended(view, operation, last, n)
+            if why is None:
                 raise PreconditionFailed(f"member {n} of batch {self.batch_no} is still {status}; wait for it.")
             if status not in {OperationStatus.SUCCEEDED, OperationStatus.COMPENSATED}:
-                change = {"status": BatchStatus.STOPPED, "ended_at": view.now, "ended_why": f"member {n} is {status}"}
+                change = {"status": BatchStatus.STOPPED, "ended_at": view.now, "ended_why": why}
                 return [
                     Draft(Kind.STORE, {"action": "batch_stopped"} | change, {"batches": {str(self.batch_no): change}})
                 ]
             if last["released_at"] + batch["spacing"] > view.now:
                 raise PreconditionFailed(f"the next member of batch {self.batch_no} is not due yet.")
+        elif batch["at"] + REGRET > view.now:
+            raise PreconditionFailed(f"batch {self.batch_no} can still be taken back; its first member is not due yet.")
         if n == batch["total"]:
             change = {"status": BatchStatus.DONE, "ended_at": view.now}
             return [Draft(Kind.STORE, {"action": "batch_done"}, {"batches": {str(self.batch_no): change}})]
@@ -507,14 +526,20 @@ class ReleaseMember(OnBatch):
         }
         return [Draft(Kind.STORE, {"action": "batch_released", "n": n + 1}, sets)]
 
-    @staticmethod
-    def _failed_again(view: View, member: Row) -> bool:
-        """It was tried after its release, and is unknown once more."""
-        operation = view.row("operations", member["run_id"], member["step"])
-        ended = operation["ended_at"] if operation else None
-        return bool(
-            operation and operation["status"] == OperationStatus.UNKNOWN and (ended or 0) > member["released_at"]
-        )
+    def _ended(self, view: View, operation: Row, member: Row, n: int) -> str | None:
+        """What became of the member, in words; None while that is open."""
+        status = operation["status"]
+        if status not in UNDECIDED:
+            return f"member {n} is {status}"
+        if status == OperationStatus.UNKNOWN:
+            of_member = [d for d in view.decided_in(member["run_id"], self.batch_no) if d["step"] == member["step"]]
+            decision = of_member[-1]["status"] if of_member else None
+            if decision in {DecisionStatus.TAKEN_BACK, DecisionStatus.EXPIRED}:
+                return f"the decision about member {n} was {'taken back' if decision == 'taken_back' else 'lost'}"
+            tried_since = (operation["ended_at"] or 0) > member["released_at"]
+            if decision == DecisionStatus.CARRIED_OUT or tried_since:
+                return f"member {n} is {status}"
+        return None
 
 
 @dataclass(kw_only=True, slots=True)

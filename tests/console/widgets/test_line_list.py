@@ -276,9 +276,10 @@ def test_finding_goes_round() -> None:
     async def claim(app: Shown, pilot: Pilot[None]) -> None:
         assert app.lines.find("9")
         assert app.lines.selected == "row9"
-        await pilot.press("n")
+        assert app.lines.find_next()
         assert app.lines.selected == "row19"
-        await pilot.press("N", "N")
+        assert app.lines.find_next(-1)
+        assert app.lines.find_next(-1)
         assert app.lines.selected == "row29"
         assert not app.lines.find("nowhere")
         assert app.lines.selected == "row29"

@@ -82,7 +82,7 @@ def test_a_state_is_opened_and_closed_by_keys() -> None:
             "▌     ▾ items [2 items] list",
             "        ▸ [0] {1 key} dict",
             "        ▸ [1] {1 key} dict",
-            '        note "xxxxxxxxxxxxxxxxxxx" +481 characters text 500',
+            '        note "xxxxxxxxxxxxxxxxxx" +482 characters text 500',
         ]
         await pilot.press("left", "left", "space")
         assert at(view) == ("order",)
@@ -134,11 +134,11 @@ def test_a_search_opens_what_it_finds() -> None:
     async def claim(app: Shown, view: StateView, pilot: Pilot[None]) -> None:
         assert view.find("price")
         assert at(view) == ("order", "items", 0, "price")
-        await pilot.press("n")
+        assert view.find_next()
         assert at(view) == ("order", "items", 1, "price")
-        await pilot.press("n")
+        assert view.find_next()
         assert at(view) == ("order", "items", 0, "price")
-        await pilot.press("N")
+        assert view.find_next(-1)
         assert at(view) == ("order", "items", 1, "price")
         assert len(view.matching) == 2
         assert not view.find("nowhere")
