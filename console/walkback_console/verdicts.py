@@ -127,7 +127,8 @@ def position_of(run: Row, step: str | None = None) -> str:
     if at is None:
         return "no step yet"
     if run["plan"] and (planned := len(json.loads(run["plan"]))):
-        return f"step {at}, {run['position']} of {planned} planned"
+        here = at == run["last_step"]
+        return f"step {at}{',' if here else '; the run is at'} {run['position']} of {planned} planned"
     return f"step {at} of {run['steps']} so far"
 
 

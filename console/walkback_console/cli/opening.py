@@ -35,7 +35,8 @@ def only_console(args: Sequence[str]) -> dict[str, str] | None:
 
 
 def is_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stdout.isatty()
+    """Also standard error: that is where Textual draws."""
+    return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
 def open_console(session: Session, place: str | None, *, read_only: bool) -> None:
