@@ -221,11 +221,7 @@ class Walkback(OneKeyAtATime):
         return next((s for s in reversed(self.screen_stack) if isinstance(s, ConsoleScreen)), None)
 
     def usable(self) -> bool:
-        from walkback_console.screens.base import ConsoleScreen
-        from walkback_console.widgets.dialog import Dialog
-
-        screen = self.screen
-        return screen.ready if isinstance(screen, ConsoleScreen | Dialog) else screen.is_mounted
+        return bool(getattr(self.screen, "ready", self.screen.is_mounted))
 
     def dropped(self, count: int) -> None:
         self.say(f"the screen was not ready: {count} keys that were pressed meanwhile did nothing.", "unsure")

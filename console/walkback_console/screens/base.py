@@ -21,7 +21,6 @@ from walkback_console.deciding import BadAnswer
 from walkback_console.plain_words import many
 from walkback_console.safe_text import safe
 from walkback_console.subjects import Subject, with_writes
-from walkback_console.widgets.dialog import Dialog
 from walkback_console.widgets.frame import Lines, keys_line
 
 if TYPE_CHECKING:
@@ -227,6 +226,7 @@ class ConsoleScreen(Screen[None]):
         if not action.danger and not action.fields:
             self.app.carry_out(action, subject, {})
             return
+        from walkback_console.widgets.dialog import Dialog
 
         def says(answers: Mapping[str, str]) -> Sequence[str]:
             try:
