@@ -31,6 +31,7 @@ from walkback_console.subjects import Subject, load_run
 
 if TYPE_CHECKING:
     from walkback_console.screens.base import ConsoleScreen
+    from walkback_console.screens.inbox import InboxScreen
     from walkback_store import Store
 
 RELOAD_EVERY = 0.25
@@ -38,6 +39,8 @@ RELOAD_EVERY = 0.25
 SETTLED = 15.0
 """Seconds after which everything is read again even if nothing was committed: deadlines come nearer by themselves."""
 LOST_AFTER = 2.0
+SETTLING = 0.1
+"""Seconds that the first screen has to itself; then the threads start, which have things of their own to load."""
 """Seconds of silence after which the store counts as lost. It is heard every second; three must not go by unsaid."""
 WATCH_EVERY = 0.5
 NOTICE_FOR = 20.0
@@ -51,6 +54,8 @@ class Options:
     where: str
     """As a person would say which store it is."""
     open_store: Callable[[], Store]
+    store: Store | None = None
+    """Open already."""
     read_only: bool = False
     claim: str | None = None
     place: str | None = None
@@ -106,10 +111,14 @@ class Walkback(OneKeyAtATime):
     def on_mount(self) -> None:
         from walkback_console.screens.inbox import InboxScreen
 
-        self.thread.ask("who", self._ask_who, self._got_who)
-        self.push_screen(InboxScreen())
-        self.thread.ask("overview", overview.load, self._got_overview)
-        self.thread.start()
+        inbox = InboxScreen()
+        if self._read_first(inbox):
+            self.set_timer(SETTLING, self.thread.start)
+        else:
+            self.thread.ask("who", self._ask_who, self._got_who)
+            self.thread.ask("overview", overview.load, self._got_overview)
+            self.thread.start()
+        self.push_screen(inbox)
         self.set_interval(1.0, self._tick)
         self.set_interval(WATCH_EVERY, self._watch)
         self.set_timer(1.0, gc.enable)  # see walkback_console.cli.opening
@@ -118,6 +127,22 @@ class Walkback(OneKeyAtATime):
 
     def _open_store(self) -> Store:
         return self.options.open_store()
+
+    def _read_first(self, inbox: InboxScreen) -> bool:
+        """A store that is open already is read before anything is painted: the first screen has everything on it."""
+        store = self.options.store
+        if store is None or self.options.place is not None:
+            return False
+        from walkback_store.errors import StoreError
+
+        try:
+            self.who, self._offset = self._ask_who(store)
+            self.overview = overview.load(store)
+            inbox.first = inbox.read(store)
+        except StoreError:
+            return False  # the threads find out what is wrong, and whether it passes
+        self._heard_at = self._reload_at = time.monotonic()
+        return True
 
     def _ask_who(self, store: Store) -> tuple[Who, int]:
         from walkback_console.whoami import operator_of
@@ -526,6 +551,7 @@ def options_for(
         url=url,
         where=outside.shown_address(url),
         open_store=open_,
+        store=store,
         read_only=read_only,
         claim=claim,
         place=place,
