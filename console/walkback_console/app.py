@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.text import Text
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.screen import Screen
@@ -329,6 +330,11 @@ class Walkback(OneKeyAtATime):
         self.thread.ask("take back", read, lambda subject: screen.perform(find("undo"), subject))
 
     # --- going places --------------------------------------------------------------------------------------------
+
+    def pop_screen(self) -> AwaitComplete:
+        """What the screen has asked for would find it gone; the one below asks again for what it shows."""
+        self.thread.forget_all(but=("who", "overview"))
+        return super().pop_screen()
 
     def back(self) -> None:
         if len(self.screen_stack) > 2:
