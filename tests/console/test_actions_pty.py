@@ -18,9 +18,6 @@ from tests.console.pty_screen import PtyScreen
 from walkback_console.actions import TABLE
 from walkback_console.whoami import operator_of
 from walkback_store import Store, open_store
-from walkback_store.machine.operations import AppendLateEvidence
-from walkback_store.machine.roles import GrantRole
-from walkback_store.words import Role
 
 Seen = Callable[[], object]
 """Whether it has been carried out."""
