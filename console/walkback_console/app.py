@@ -96,6 +96,7 @@ class Walkback(OneKeyAtATime):
         self.thread = StoreThread(self._open_store, lambda said: self.post_message(FromStore(said)))
         self._heard_at: float | None = None
         self._lost: str | None = None
+        self._left = False
         self._notice: tuple[Text, float] | None = None
         self._reload_at = 0.0
         self._reload_planned = False
@@ -136,6 +137,7 @@ class Walkback(OneKeyAtATime):
         return time.time_ns() // 1000 + self._offset
 
     def leave(self) -> None:
+        self._left = True
         self.thread.stop()
         self.exit()
 
@@ -146,6 +148,8 @@ class Walkback(OneKeyAtATime):
 
     def on_from_store(self, message: FromStore) -> None:
         said = message.said
+        if self._left:
+            return  # the screens that it is for are being taken down
         if isinstance(said, Heard):
             self._on_heard(said)
         elif said.error is None:

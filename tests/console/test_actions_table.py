@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import shlex
 from collections import Counter
 from pathlib import Path
@@ -13,16 +14,17 @@ import typer.main
 
 import walkback_console
 from walkback_console.actions import ADMIN, OPERATOR, ROLES, SCREENS, TABLE, VIEWER, Action, Who, on_screen, why_not
+from walkback_console.app import Walkback, options_for
 from walkback_console.cli.commands import app
 from walkback_console.screens.base import bindings_for
 from walkback_console.screens.help import HelpScreen
 from walkback_console.subjects import Subject
+from walkback_store import open_store
 
 MUTATING = [action for action in TABLE if action.mutates]
 PACKAGE = Path(walkback_console.__file__).parent
 FIXED = {"question_mark", "f1", "colon", "slash", "n", "N", "enter"}
 """Keys that every screen has beside those of the table."""
-NO_COMMAND: frozenset[str] = frozenset()
 
 
 def ids(action: Action) -> str:
@@ -111,7 +113,7 @@ def test_what_changes_something_says_what_will_happen(action: Action) -> None:
         assert "None" not in sentence
 
 
-@pytest.mark.parametrize("action", [a for a in MUTATING if a.id not in NO_COMMAND], ids=ids)
+@pytest.mark.parametrize("action", MUTATING, ids=ids)
 def test_what_changes_something_has_a_command_whose_words_parse(action: Action) -> None:
     assert action.command is not None
     answers = {field.name: ANSWERS.get(field.name) or field.default(some_subject()) for field in action.fields}
@@ -143,11 +145,29 @@ def test_an_operator_may_not_approve() -> None:
     assert "approver" in str(why_not(approve, some_subject(), Who("operator:ann", OPERATOR)))
 
 
-@pytest.mark.parametrize("screen", SCREENS)
-def test_help_lists_every_action_of_a_screen(screen: str) -> None:
-    text = HelpScreen(screen).text_of_all()
-    for action in on_screen(screen):
-        assert action.says in text, action.id
+def test_help_and_palette_list_every_action_of_a_screen(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'walkback.db'}"
+    open_store(url).close()
+
+    async def look() -> None:
+        console = Walkback(options_for(url, environ={}))
+        async with console.run_test(size=(80, 24)):
+            for screen in SCREENS:
+                page = HelpScreen(screen)
+                await console.push_screen(page)
+                text = page.text_of_all()
+                for action in on_screen(screen):
+                    assert action.says in text, (screen, action.id)
+                await console.pop_screen()
+            top = console.top
+            assert top is not None
+            offered = {command.title for command in console.get_system_commands(top)}
+            for action in on_screen(top.where):
+                possible = why_not(action, top.subject(), console.who) is None
+                assert action.id == "open" or (action.label.capitalize() in offered) == possible, action.id
+            console.leave()
+
+    asyncio.run(look())
 
 
 # --- no bare stored text reaches a widget ------------------------------------------------------------------------
@@ -157,6 +177,25 @@ SAFE = {"safe", "t", "said", "safe_lines", "str", "len", "keys_line", "columns",
 """Functions that make text safe, or make none that anybody else has written."""
 MARK = "# safe:"
 """On the line, with the reason, where what looks bare is not."""
+KNOWN = {
+    ("app.py", "Text.assemble(*mode, (trail"): "each part of the trail went through safe",
+    ("app.py", "Text.assemble((f'THE STORE DOES NOT"): "why went through safe two lines above",
+    ("screens/base.py", "Text.assemble((prompt"): "prompts are written in the screens",
+    ("screens/base.py", "Text(f'{wants}"): "numbers",
+    ("screens/batch.py", "Text.assemble((f'[{label}]'"): "the name of a class, and how many",
+    ("screens/run_detail.py", "Text.assemble(t(step, 'strong'), '  ', about)"): "about is a Text made by t or said",
+    (
+        "widgets/line_view.py",
+        "Segment(' ' * GUTTER + segments[0].text",
+    ): "segments come from _segments, which uses safe",
+    ("widgets/line_view.py", "Text(text.plain)"): "rendered by _segments, which uses safe",
+    ("widgets/page.py", "Segment(s.text"): "rendered from Lines, whose Texts are made by t and said",
+    ("widgets/frame.py", "Segment(s.text"): "rendered from Texts that were made before",
+    ("widgets/frame.py", "Text.assemble((last[0]"): "a key and its label, from the table",
+    ("widgets/frame.py", "Text.assemble((key, 'key')"): "a key and its label, from the table",
+    ("widgets/dialog.py", "Text.assemble(field.label"): "the words of a field of the table",
+}
+"""What looks bare and is not: the file, how the call begins, and why."""
 
 
 def offenders(source: str, name: str) -> list[str]:
@@ -168,9 +207,9 @@ def offenders(source: str, name: str) -> list[str]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not _takes_text(node.func):
             continue
-        if any(not _is_safe(argument, safe_names) for argument in node.args[:1] if _is_assemble(node.func) is False) or (
-            _is_assemble(node.func) and any(not _is_safe(argument, safe_names) for argument in node.args)
-        ):
+        if any(
+            not _is_safe(argument, safe_names) for argument in node.args[:1] if _is_assemble(node.func) is False
+        ) or (_is_assemble(node.func) and any(not _is_safe(argument, safe_names) for argument in node.args)):
             around = lines[node.lineno - 1 : (node.end_lineno or node.lineno)]
             if not any(MARK in line for line in around):
                 found.append(f"{name}:{node.lineno}: {ast.unparse(node)[:100]}")
@@ -217,9 +256,7 @@ def _is_safe(node: ast.expr, names: set[str]) -> bool:
             return attr.isupper() or attr in {"label", "says", "keys"}  # of an action: the table's own words
         case ast.JoinedStr(values=parts):
             return all(
-                not isinstance(part, ast.FormattedValue)
-                or _is_safe(part.value, names)
-                or _is_number(part)
+                not isinstance(part, ast.FormattedValue) or _is_safe(part.value, names) or _is_number(part)
                 for part in parts
             )
         case ast.BinOp(left=left, right=right):
@@ -256,17 +293,24 @@ def test_no_bare_text_reaches_a_widget() -> None:
     files = [PACKAGE / "app.py", *(PACKAGE / "screens").glob("*.py"), *(PACKAGE / "widgets").glob("*.py")]
     assert len(files) > 10
     found = [bad for path in files for bad in offenders(path.read_text(), str(path.relative_to(PACKAGE)))]
-    assert found == []
+    excused = {known: [bad for bad in found if _is_known(bad, *known)] for known in KNOWN}
+    assert [bad for bad in found if not any(bad in bads for bads in excused.values())] == []
+    assert [known for known, bads in excused.items() if not bads] == []  # no longer needed
+
+
+def _is_known(bad: str, file: str, beginning: str) -> bool:
+    name, _, call = bad.split(":", 2)
+    return name == file and call.strip().startswith(beginning)
 
 
 @pytest.mark.parametrize(
     "line",
     [
         'Text(row["description"])',
-        'Text(f"run {row[\'run_id\']}")',
+        "Text(f\"run {row['run_id']}\")",
         'Text.assemble("a", (row["tool"], "bad"))',
-        'Static(error)',
-        'self.app.notify(str_of(row))',
+        "Static(error)",
+        "self.app.notify(str_of(row))",
         'Segment("  " + row["stake"], style)',
         'Label(", ".join(row["name"] for row in rows))',
     ],
