@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.text import Text
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.screen import Screen
@@ -100,6 +101,7 @@ class Walkback(OneKeyAtATime):
         self.thread = StoreThread(self._open_store, lambda said: self.post_message(FromStore(said)))
         self._heard_at: float | None = None
         self._lost: str | None = None
+        self._left = False
         self._notice: tuple[Text, float] | None = None
         self._reload_at = 0.0
         self._reload_planned = False
@@ -160,6 +162,7 @@ class Walkback(OneKeyAtATime):
         return time.time_ns() // 1000 + self._offset
 
     def leave(self) -> None:
+        self._left = True
         self.thread.stop()
         self.exit()
 
@@ -170,6 +173,8 @@ class Walkback(OneKeyAtATime):
 
     def on_from_store(self, message: FromStore) -> None:
         said = message.said
+        if self._left:
+            return  # the screens that it is for are being taken down
         if isinstance(said, Heard):
             self._on_heard(said)
         elif said.error is None:
@@ -350,6 +355,11 @@ class Walkback(OneKeyAtATime):
         self.thread.ask("take back", read, lambda subject: screen.perform(find("undo"), subject))
 
     # --- going places --------------------------------------------------------------------------------------------
+
+    def pop_screen(self) -> AwaitComplete:
+        """What the screen has asked for would find it gone; the one below asks again for what it shows."""
+        self.thread.forget_all(but=("who", "overview"))
+        return super().pop_screen()
 
     def back(self) -> None:
         if len(self.screen_stack) > 2:

@@ -193,6 +193,8 @@ class InboxScreen(ConsoleScreen):
         row = self.list.selected_row
         if subject is not None or row is None or action.id in {"back", "undo"}:
             super().perform(action, subject)
+        elif action.id in {"freeze", "unfreeze"} and self.list.selected_is_ghost:  # no row has to be there for it
+            super().perform(action, Subject(at=self._read_at, freezes=self.app.overview.freezes))
         elif action.id in {"freeze", "unfreeze"}:  # of its tool, whatever else the row stands for
             self.list.act(lambda _: super(InboxScreen, self).perform(action, self._store_subject(row)))
         else:
