@@ -14,7 +14,7 @@ from walkback_console.cli.commands import app
 from walkback_console.whoami import operator_of
 from walkback_store import housekeeping, open_store
 from walkback_store.machine.people import AddNote, DecideRetry, RequestPause
-from walkback_store.machine.store_wide import Freeze
+from walkback_store.machine.store_wide import Freeze, OpenBatch
 from walkback_store.words import FreezeScope
 
 LOADED_LATE = ("textual", "rich", "deepdiff", "typer", "alembic", "psycopg")
@@ -68,7 +68,7 @@ def test_only_work_loads_the_runtime_and_nothing_that_screens_need(tmp_path: Pat
     [
         "runs", "inbox", "show", "doctor", "events", "stats", "fsck", "audit", "backup", "prune", "adopt", "state",
         "diff", "workers", "handover", "signal", "approve", "deny", "resolve", "retry", "compensate", "pause",
-        "resume", "cancel", "undo", "freeze", "unfreeze", "note", "own", "roles", "grant",
+        "resume", "cancel", "undo", "freeze", "unfreeze", "note", "own", "roles", "grant", "batch",
     ],
 )  # fmt: skip
 def test_a_command_loads_neither_what_screens_nor_what_migrations_need(command: str, tmp_path: Path) -> None:
@@ -86,6 +86,8 @@ def test_a_command_loads_neither_what_screens_nor_what_migrations_need(command: 
         store.do(DecideRetry(**why, run_id="again", step="1"))
         store.do(RequestPause(**why, run_id="r1") if command == "resume" else AddNote(**why, run_id="r1"))
         store.do(Freeze(**why, scope=FreezeScope.TOOL, name="fax"))
+        driver.park_unknown(driver.held(store, "many", worker="w5"), "1")
+        batch = store.do(OpenBatch(**why, action="retry", members=[("many", "1")])).seq
     given = ["--reason", "x", "--yes"]
     more = {
         "diff": ["r1", "1"],
@@ -98,6 +100,7 @@ def test_a_command_loads_neither_what_screens_nor_what_migrations_need(command: 
         "freeze": ["everything", *given],
         "unfreeze": ["tool", "fax", *given],
         "own": ["r1"],
+        "batch": [str(batch)],
         "grant": ["bob", "viewer", *given],
         "backup": [str(tmp_path / "copy.db")],
         "prune": ["--older-than", "1d", "--yes"],

@@ -216,7 +216,7 @@ TABLE: tuple[Action, ...] = (
            command=bulk.command("own")),
     Action("stop_batch", ("K",), "stop the batch", "What has not gone out yet stays as it is.",
            on=frozenset({BATCH, WORKERS}), role=OPERATOR, danger=True, disabled=bulk.no_batch,
-           effects=bulk.stop_effects, make=bulk.stop, fields=(REASON,)),
+           effects=bulk.stop_effects, make=bulk.stop, fields=(REASON,), command=bulk.stop_command),
     Action("run", ("t",), "whole run", "The run's timeline, with its states.",
            on=frozenset({INBOX, OPERATION, APPROVAL, BATCH}), disabled=do.no_run, command=do.about_run("show")),
     Action("similar", ("m",), "more like it", "Runs that failed with the same error.",

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from walkback_store.log import Event, Row
 
 LISTED = 20
-SHORT = 6
-"""Lines of a value that is not of the step one looks at."""
+SHORT, LONG = 6, 1_000
+"""Lines of a value; the short one is for steps that one does not look at."""
+LABEL = 14
 
 
 def layer_lines(layers: Layers, *, ascii_only: bool = False) -> list[Line]:
@@ -71,7 +72,7 @@ def _listed(entries: Sequence[tuple[str, str, list[Text]]], layers: Layers) -> I
     if not entries:
         yield Line("about", "", t("none", "dim"))
     for step, name, lines in entries[:LISTED]:
-        shown = lines if step == layers.row["step"] else lines[:SHORT]
+        shown = lines[: LONG if step == layers.row["step"] else SHORT]
         yield Line("about", f"step {step}", t(name, "strong"))
         for line in shown:
             yield Line("about", "", line)
@@ -149,7 +150,10 @@ def step_lines(row: Row, subject: Subject | None, events: Sequence[Event], at: i
         if returned:
             first, *rest = value_lines(output)
             lines.append(Line("output", "returned", first))
-            lines += [Line("output", "", line) for line in rest]
+            lines += [Line("output", "", line) for line in rest[:LONG]]
+            if len(rest) > LONG:
+                more = f"+{many(len(rest) - LONG, 'line')}; walkback events {subject.run_id} --json has them"
+                lines.append(Line("output", "", t(more, "dim")))
         return lines
     status = step_status(row)
     head = said(
@@ -181,7 +185,9 @@ def event_lines(event: Event, at: int, *, with_head: bool = True) -> list[Line]:
         if name == "snapshot" and isinstance(value, str):
             value = value.partition(":")[0]  # its digest is for machines
         texts = [t(part) for part in value.split("\n")] if isinstance(value, str) else value_lines(value)
-        lines.append(Line("about", LABELS.get(name, name), texts[0]))
+        label = LABELS.get(name, name)
+        first = texts[0] if len(label) < LABEL else said(t(f"{label}: "), texts[0])
+        lines.append(Line("about", label if len(label) < LABEL else "", first))
         lines += [Line("about", "", text) for text in texts[1:]]
     return lines
 

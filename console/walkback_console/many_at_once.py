@@ -204,6 +204,13 @@ def command(*words: str, reason: bool = True) -> Any:
     def line(subject: Subject, answers: Answers) -> str:
         places = [f"{row['run_id']}#{row['step']}" for row in undecided(subject)]
         why = answers.get("confirm", "").partition(" ")[2]
-        return shlex.join(["walkback", *words, *places, *(["--reason", why] if reason and why else [])])
+        owner = ["--to", answers["owner"]] if answers.get("owner") else []
+        return shlex.join(["walkback", *words, *places, *owner, *(["--reason", why] if reason and why else [])])
 
     return line
+
+
+def stop_command(subject: Subject, answers: Answers) -> str:
+    number = str((subject.batch or {}).get("batch_no", ""))
+    why = answers.get("reason", "")
+    return shlex.join(["walkback", "batch", number, "--stop", *(["--reason", why] if why else [])])

@@ -53,5 +53,5 @@ def did(event: Event) -> str:
 
 def who(event: Event) -> str:
     """The actor, and beside it the name that was claimed with --as."""
-    claim = event.data.get("claim")
+    claim = event.data.get("as")
     return f"{event.actor} (as {claim})" if claim else event.actor

@@ -157,7 +157,10 @@ def kind_of_step(row: Row) -> Text:
 def what_of_step(row: Row) -> str:
     """The tool and what it was called for, or the name that the agent gave it; not yet safe."""
     name = str(row["operation_tool"] or row["name"])
-    return f"{name}: {row['operation_description']}" if row["operation_description"] else name
+    description = str(row["operation_description"] or "")
+    if description.startswith(name):
+        return description
+    return f"{name}: {description}" if description else name
 
 
 def took_words(row: Row, at: int) -> str:
@@ -175,7 +178,8 @@ def notes_of_step(row: Row) -> str:
     """What else has to be known of it, in a few words."""
     found = []
     if row["operation_compensated_by"]:
-        found.append(f"undone by {row['operation_compensated_by']}")
+        undone = row["operation_status"] == "compensated"
+        found.append(f"{'undone by' if undone else 'to be undone by'} {row['operation_compensated_by']}")
     if row["operation_refers_to"]:
         found.append(f"done by {row['operation_refers_to']}")
     if row["operation_duplicate_suspected"]:

@@ -196,7 +196,7 @@ def load_group(store: Store, places: Sequence[tuple[str, str]]) -> Subject:
     return Subject(
         at=store.now(),
         members=rows,
-        batch=_batch_of(store, places[0]) if places else None,
+        batch=_batch_of(store, places),
         freezes=tuple(store.freezes()),
         tool=tools.pop() if len(tools) == 1 else None,
     )
@@ -215,11 +215,12 @@ def members_of(store: Store, group: Row, now: int) -> list[tuple[str, str]]:
     return found[:GROUP_AT_MOST]
 
 
-def _batch_of(store: Store, place: tuple[str, str]) -> Row | None:
-    """The newest batch in which a group's oldest operation is; a batch has the members that were shown together."""
+def _batch_of(store: Store, places: Sequence[tuple[str, str]]) -> Row | None:
+    """The newest batch with an operation of the group: it may have been opened for one class of them only."""
+    group = set(places)
     for batch in store.batches(limit=5):
         _, members = store.batch(batch["batch_no"], limit=1000)
-        if any((m["run_id"], m["step"]) == place for m in members):
+        if any((m["run_id"], m["step"]) in group for m in members):
             return batch
     return None
 

@@ -14,7 +14,7 @@ import orjson
 
 from walkback import compensation, parking
 from walkback.agents import Agent
-from walkback.drivers.base import traceback_of, words_of
+from walkback.drivers.base import source_of, traceback_of, words_of
 from walkback.errors import LeaseLost, RunLeft, Stopping, UnknownAgent
 from walkback.flight import Flight, look_again, recover
 from walkback.record import Record
@@ -222,6 +222,8 @@ class Execution:
             actual = f"the agent raised {type(error).__name__}: {words_of(error)}"
             yield from run._diverged(left[0], run._record.described(left[0]), actual)
         data: dict[str, Any] = {"step": str(run.step), "traceback": traceback_of(error)}
+        if (source := source_of(error)) is not None:
+            data["source"] = source
         for name in ("tool", "error_class", "error", "reason"):
             if isinstance(value := getattr(error, name, None), str) and value:
                 data[f"of_{name}"] = value

@@ -10,7 +10,7 @@ from tests.support.people import open_store
 from walkback_store.machine.operations import AppendLateEvidence, RecordRecovery, RecordVerification, Settle
 from walkback_store.machine.people import AddNote
 from walkback_store.machine.runs import FailRun, NeedOperator, ParkRun, RecordStep
-from walkback_store.machine.store_wide import Freeze, RegisterWorker, ServiceFailed
+from walkback_store.machine.store_wide import Freeze, OpenBatch, RegisterWorker, ServiceFailed
 from walkback_store.values import encode
 from walkback_store.words import Answer, Evidence, FreezeScope, OperationStatus, Why
 
@@ -144,6 +144,7 @@ def fill_hostile(url: str) -> None:
         h = held(RUNS["waits"])
         store.do(ParkRun(**h.by, waits_for=evil("waits for")))
         freezer = f"operator:{evil('freezer')}"
+        store.do(OpenBatch(actor=freezer, action="retry", members=[(RUNS["unknown"], "2")], reason=evil("batch")))
         for scope in (FreezeScope.TOOL, FreezeScope.AGENT):
             store.do(Freeze(actor=freezer, scope=scope, name=evil(scope.value), reason=evil("reason")))
     # And a row that fsck has to quote.

@@ -108,17 +108,17 @@ def fill(url: str, folder: Path, *, urgent: bool = False, wide: bool = True) -> 
     """
     incident = Incident(url, move_to(folder), names=WIDE if wide else NARROW)
     with _quiet():
-        with _phase(url, 300) as (store, app):
+        with phase(url, 300) as (store, app):
             _decoys(incident, app, range(DECOYS // 2))
-        with _phase(url, 180) as (store, app):
+        with phase(url, 180) as (store, app):
             _decoys(incident, app, range(DECOYS // 2, DECOYS))
             _put_in(incident, store, app)
-        with _phase(url, 50) as (_, app):
+        with phase(url, 50) as (_, app):
             incident.world.switch(payments_time_out=True, search_down=True)
             _outage(incident, app)
         incident.world.switch(payments_time_out=False, search_down=False)
         settled = time.monotonic() + CHARGE_TIMEOUT
-        with _phase(url, 12) as (store, app):
+        with phase(url, 12) as (store, app):
             incident.world.switch(mail_hangs=True, tickets_time_out=True)
             _morning(incident, app)
             app.run_until_idle(concurrency=20, wait=0)
@@ -128,7 +128,7 @@ def fill(url: str, folder: Path, *, urgent: bool = False, wide: bool = True) -> 
             me = operator_of(store)
             store.do(RequestPause(actor=me, run_id=incident.paused, reason="the customer called"))
             store.do(RequestCancel(actor=me, run_id=incident.cancelled, reason="asked for twice"))
-        with _phase(url, 0) as (_, app):
+        with phase(url, 0) as (_, app):
             _approvals(incident, app, urgent)
     # On SQLite a worker's deadlines are by its own clock, whatever ours is. From here on, absent is absent for good.
     time.sleep(max(0.0, settled - time.monotonic()))
@@ -136,7 +136,7 @@ def fill(url: str, folder: Path, *, urgent: bool = False, wide: bool = True) -> 
 
 
 @contextlib.contextmanager
-def _phase(url: str, minutes_ago: int) -> Iterator[tuple[Store, wb.App]]:
+def phase(url: str, minutes_ago: int) -> Iterator[tuple[Store, wb.App]]:
     """Some time ago. What was started by the end of it is carried on as far as it goes."""
     shift = minutes_ago * MINUTE
     clock = (lambda: time.time_ns() // 1000 - shift) if shift else None

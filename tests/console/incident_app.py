@@ -142,7 +142,7 @@ def deploy(service: str, version: str, manifest: dict[str, Any], *, op: wb.Op) -
     stake=lambda a: "$123,456,789,012.34",
     retry=ONCE,
 )
-def rotate_keys(region: str, *, op: wb.Op) -> str:
+def rotate_keys(region: str, carriers: list[str], *, op: wb.Op) -> str:
     """Keys are rotated with a person looking on."""
     return str(world().do("rotate", op.key, region=region)["id"])
 
@@ -213,8 +213,9 @@ def tell_everyone(run: wb.Run, channel: str) -> str:
 
 
 @wb.agent(name="quarterly-rotation-of-the-signing-keys-of-all-integrations")
-def rotation(run: wb.Run, region: str) -> str:
-    return str(run.call(rotate_keys, region=region))
+def rotation(run: wb.Run, region: str, carriers: int = 1) -> str:
+    names = [f"carrier {n} of the {region} region" for n in range(carriers)]
+    return str(run.call(rotate_keys, region=region, carriers=names))
 
 
 @wb.agent

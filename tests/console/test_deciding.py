@@ -214,6 +214,77 @@ def test_which_step_is_meant_has_to_be_said_when_there_are_two(walkback: Command
     assert "no operation of two is unknown" in none.err
 
 
+# --- many at once ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def outage(store_url: str) -> str:
+    """Three unknowns of one outage, of which two can be verified."""
+    with open_store(store_url) as store:
+        for i in (1, 2, 3):
+            call: dict[str, Any] = {"can_verify": i < 3, "stake": f"${i}", "stake_value": float(i)}
+            driver.park_unknown(driver.held(store, f"lost-{i}", worker=f"w{i}"), "1", **call)
+    return store_url
+
+
+LOST = ("lost-1#1", "lost-2", "lost-3#1")
+
+
+def test_a_retry_of_many_is_a_batch_that_can_be_watched_and_stopped(walkback: Command, outage: str) -> None:
+    why = ("--reason", "the bank lost them", "--yes", "--store", outage)
+    opened = walkback("retry", *LOST, *why)
+    assert opened.code == 0, opened.err
+    assert "3 operations, $6 at stake" in words(opened.err)
+    number = walkback("workers", "--store", outage, "--json").json["batches"][0]["number"]
+    assert f"walkback batch {number} --stop" in words(opened.out)
+    found = walkback("batch", str(number), "--store", outage, "--json").json
+    assert [(m["run"], m["step"], m["status"]) for m in found["members"]] == [
+        ("lost-1", "1", "unknown"), ("lost-2", "1", "unknown"), ("lost-3", "1", "unknown"),
+    ]  # fmt: skip
+    assert (found["status"], found["total"], found["released"]) == ("open", 3, 0)
+    assert "lost-2#1" in walkback("batch", str(number), "--store", outage).out
+    assert walkback("batch", str(number), "--stop", "--yes", "--store", outage).code == 2  # without a reason
+    stopped = walkback("batch", str(number), "--stop", *why, "--json").json
+    assert (stopped["action"], stopped["what"]) == ("stop_batch", f"batch {number}")
+    assert walkback("batch", str(number), "--store", outage, "--json").json["status"] == "stopped"
+    assert walkback("batch", str(number), "--stop", *why).code == 1
+
+
+def test_many_are_verified_or_failed_or_handed_over_each_by_itself(walkback: Command, outage: str) -> None:
+    verified = walkback("resolve", *LOST, "--verify", "--yes", "--store", outage, "--json").json
+    assert [d["run"] for d in verified["done"]] == ["lost-1", "lost-2"]  # the third has no verify
+    assert verified["refused"] == []
+    assert op_of(outage, "lost-1")["verify_requested"] == 1
+    why = ("--reason", "not there", "--yes", "--store", outage)
+    handed = walkback("own", "lost-3", "lost-3#1", "--to", "bob", *why, "--json").json
+    assert [d["run"] for d in handed["done"]] == ["lost-3"]
+    assert run_of(outage, "lost-3")["owner"] == "bob"
+    assert walkback("resolve", "lost-3#1", "lost-3", "--absent", *why).code == 0
+    assert op_of(outage, "lost-3")["status"] == "failed"
+
+
+def test_that_many_happened_is_said_one_at_a_time(walkback: Command, outage: str) -> None:
+    args = ("--happened", "--evidence", "x", "--reason", "x", "--yes", "--store", outage)
+    done = walkback("resolve", *LOST, *args)
+    assert done.code == 2
+    assert "one operation at a time" in done.err
+
+
+def test_the_number_has_to_be_typed(outage: str) -> None:
+    args = command("resolve", *LOST, "--absent", "--reason", "x", "--store", outage)
+    with terminal(args, TERM="dumb") as screen:
+        screen.until(b"Type 3 to do it")
+        screen.type("y\n")
+        assert b"nothing was changed" in screen.rest()
+        assert screen.process.wait() == 1
+    with terminal(args, TERM="dumb") as screen:
+        screen.until(b"Type 3 to do it")
+        screen.type("3\n")
+        assert b"3 operations." in screen.rest()
+        assert screen.process.wait() == 0
+    assert [op_of(outage, f"lost-{i}")["status"] for i in (1, 2, 3)] == ["failed"] * 3
+
+
 # --- undoing -----------------------------------------------------------------------------------------------------
 
 
@@ -324,6 +395,17 @@ def test_a_viewer_decides_nothing_and_is_told_whom_to_ask(walkback: Command, fil
     assert walkback("roles", "--store", filled, "--json").json["you"]["role"] == "viewer"
 
 
+@pytest.mark.parametrize("before", [True, False], ids=["before the command", "after it"])
+def test_a_claimed_name_is_kept_beside_the_one_the_system_gives(walkback: Command, filled: str, before: bool) -> None:
+    claim, decide = ("--as", "ann of the day shift"), ("note", "lost-2", "--reason", "looking")
+    done = walkback("--store", filled, *((*claim, *decide) if before else (*decide, *claim)), "--json").json
+    assert (done["by"], done["claim"]) == (me(filled), "ann of the day shift")
+    event = last_event(filled, "lost-2")
+    assert (event.actor, event.data["as"]) == (me(filled), "ann of the day shift")
+    assert "(as ann of the day shift) left a note" in walkback("handover", "--store", filled).out
+    assert "as: ann" in walkback("audit", "lost-2", "--store", filled).out
+
+
 def test_the_last_admin_stays_one(walkback: Command, tmp_path: Path) -> None:
     url = str(tmp_path / "walkback.db")
     walkback_store.open_store(url).close()
@@ -390,7 +472,8 @@ def test_every_action_that_changes_something_has_a_command_that_exists() -> None
     from walkback_console.subjects import Subject
 
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    subject = Subject(at=0, run={"run_id": "r1"}, tool="pay")
+    member = {"run_id": "r1", "step": "1", "status": "unknown", "run_status": "needs_operator", "evidence": None}
+    subject = Subject(at=0, run={"run_id": "r1"}, tool="pay", members=(member,), batch={"batch_no": 7})
     for action in TABLE:
         if action.mutates:
             line = command_for(action, subject, {field.name: "x" for field in action.fields if field.name != "scope"})

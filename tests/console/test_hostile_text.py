@@ -65,6 +65,9 @@ def commands(url: str, folder: Path) -> list[list[str]]:
         ["handover"],
         ["resolve", RUNS["unknown"], "--verify"],
         ["resolve", RUNS["unknown"], "--happened", "--result", EVIL, *why],
+        ["batch", "1"],
+        ["retry", RUNS["unknown"], f"{RUNS['unknown']}#2", *why],
+        ["resolve", RUNS["unknown"], RUNS["asks"], "--absent", *why],
         ["retry", RUNS["unknown"], *why],
         ["resolve", RUNS["unknown"], "--absent", *why],
         ["undo", RUNS["unknown"]],
@@ -125,7 +128,7 @@ def test_no_control_byte_from_the_store_reaches_the_terminal(hostile: str, tmp_p
         "agent", "tag", "stepname", "said", "tool", "description", "stake", "undo", "attempted", "proven",
         "retrysafe", "verdict", "errorclass", "error", "why", "operator", "note", "owner", "late", "waitsfor",
         "freezer", "reason", "runerror", "edited", "raised",
-        "found", "output", "service", "outage", "typed", "nextowner", "someagent",
+        "found", "output", "service", "outage", "typed", "batch", "nextowner", "someagent",
     ):  # fmt: skip
         assert f"{where}:␛[2J" in folded, f"the hostile {where} was never shown, so this test shows nothing about it"
     for where in ("statekey", "statevalue", "item"):  # of a state, as JSON escapes it

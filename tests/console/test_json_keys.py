@@ -11,7 +11,7 @@ from tests.store import driver
 from tests.support.people import open_store
 from tests.test_docs import section
 from walkback_store.machine.people import AddNote, DecideRetry
-from walkback_store.machine.store_wide import Freeze
+from walkback_store.machine.store_wide import Freeze, OpenBatch
 from walkback_store.words import FreezeScope
 
 BY_LINE = {"work", "events"}
@@ -48,6 +48,7 @@ def test_every_key_of_every_json_is_documented_with_its_command(walkback: Comman
     with open_store(url) as store:
         driver.park_unknown(driver.held(store, "again", worker="w4"), "1", tool="mail")
         store.do(DecideRetry(actor=driver.ANN, run_id="again", step="1", reason="it is not there"))
+        batch = str(store.do(OpenBatch(actor=driver.ANN, action="retry", members=[("lost", "1")], reason="x")).seq)
     for args in (
         ("inbox",), ("runs",), ("show", "lost"), ("show", "asks"), ("stats",), ("doctor",), ("fsck",),
         ("workers",), ("handover",), ("signal", "asks", "paid"), ("show", "lost#1"), ("show", "asks#1"),
@@ -56,7 +57,7 @@ def test_every_key_of_every_json_is_documented_with_its_command(walkback: Comman
         ("freeze", "everything", *why), ("unfreeze", "everything", *why), ("note", "lost", *why), ("own", "lost"),
         ("pause", "lost", *why), ("resume", "lost", *why), ("resolve", "lost", "--absent", *why),
         ("undo", "again"), ("retry", "again", *why), ("undo", "again"), ("cancel", "again", *why),
-        ("compensate", "done", *why), ("roles",), ("grant", "bob", "approver", *why),
+        ("compensate", "done", *why), ("roles",), ("batch", batch), ("grant", "bob", "approver", *why),
         ("audit", "lost"), ("events", "done", "--after", "2"), ("backup", copy),
         ("work", "tests.console.hostile_app:app", "--until-idle"), ("prune", "--older-than", "0s", "--yes"),
         ("adopt", "--reason", "gone", "--yes", "--store", copy),
@@ -69,6 +70,8 @@ def test_every_key_of_every_json_is_documented_with_its_command(walkback: Comman
             said += section("handover")
         if args[0] in {"audit", "handover", "show"}:
             said += section("events")
+        if args[0] == "batch":
+            said += section("workers")
         if args[0] in DECIDING:
             said += section("approve")
         assert done.code == 0, (args, done.err)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -115,11 +116,38 @@ def test_what_is_no_json_is_a_mistake_of_the_command_line(walkback: Command, bus
 # --- every command -----------------------------------------------------------------------------------------------
 
 
-def test_every_command_takes_the_store_after_its_name_as_well() -> None:
-    group = typer.main.get_command(app)
-    for name, found in group.commands.items():  # type: ignore[attr-defined]
-        options = {option for parameter in found.params for option in parameter.opts}
-        assert "--store" in options, name
+def arguments_of(found: Any) -> list[str]:
+    """Something for each argument and option that a command cannot do without."""
+    given: list[str] = []
+    for parameter in found.params:
+        if parameter.required:
+            option = max(parameter.opts, key=len)
+            value = {"number": "1", "role": "viewer", "older_than": "1d"}.get(parameter.name, "x")
+            given += [value] if parameter.param_type_name == "argument" else [option, value]
+    return given + (["--verify"] if found.name == "resolve" else [])
+
+
+COMMANDS: dict[str, Any] = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"work", "open", "doctor"}))
+def test_every_command_takes_the_store_before_and_after_its_name(
+    walkback: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    there, wrong = str(tmp_path / "there.db"), str(tmp_path / "wrong.db")
+    monkeypatch.setenv("WALKBACK_STORE", wrong)
+    given = arguments_of(COMMANDS[name])
+    for args in (("--store", there, name, *given), (name, *given, "--store", there)):
+        done = walkback(*args)
+        assert done.code == 3, done.err
+        assert "there is no store at" in done.err
+        assert "there.db" in done.err
+        assert "wrong.db" not in done.err
+
+
+def test_the_others_take_it_after_their_name_too() -> None:
+    for name in ("work", "open", "doctor"):
+        assert "--store" in {option for parameter in COMMANDS[name].params for option in parameter.opts}
 
 
 LOADED = """

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -234,6 +236,38 @@ def test_an_agent_that_fails_leaves_its_failure_with_the_run(store_url: str) -> 
         assert ended.data["step"] == "1"
         with pytest.raises(wb.RunFailed, match="KeyError"):
             app.result("r")
+
+
+def parse(text: str) -> object:
+    return json.loads(text)  # the line that is at fault
+
+
+def test_a_failure_says_where_in_the_agents_own_code_it_came_from(store_url: str, shop: Shop) -> None:
+    @wb.tool(effect="write", definite=(KeyError,))
+    def act() -> None:
+        raise KeyError("no")
+
+    @wb.agent
+    def in_a_library(run: wb.Run) -> object:
+        return parse("{")
+
+    @wb.agent
+    def in_a_call(run: wb.Run) -> object:
+        return run.call(act)
+
+    with opened(store_url, in_a_library, in_a_call) as app:
+        for name in ("in_a_library", "in_a_call"):
+            app.start(name, run_id=name)
+        work(app)
+        lines = Path(__file__).read_text().splitlines()
+        for name, function, words in (
+            ("in_a_library", "parse", "the line that is at fault"),
+            ("in_a_call", "in_a_call", "return run.call(act)"),
+        ):
+            source = app.store.events(name)[-1].data["source"]
+            assert source["file"] == __file__
+            assert source["function"].endswith(function)
+            assert words in lines[source["line"] - 1]
 
 
 def test_what_cannot_be_stored_as_a_result_fails_the_run_and_says_where(store_url: str) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from walkback_console.cli import USAGE, deciding
+from walkback_console.cli import USAGE, bulk, deciding
 from walkback_console.cli.finding import find_run
 from walkback_console.cli.printing import Printer, as_json, t
 from walkback_console.cli.session import Explained, Session
@@ -33,6 +33,7 @@ def signal(session: Session, given: str, name: str, data: str | None, signal_id:
         before = store.run(run_id)
         sent = SendSignal(
             actor=operator_of(store),
+            claim=session.claim,
             run_id=run_id,
             signal_id=signal_id or uuid.uuid4().hex,
             name=name,
@@ -65,7 +66,7 @@ def signal(session: Session, given: str, name: str, data: str | None, signal_id:
 
 
 def resolve(
-    session: Session, given: str, chosen: Mapping[str, bool], answers: Mapping[str, str | None], *, yes: bool
+    session: Session, places: Sequence[str], chosen: Mapping[str, bool], answers: Mapping[str, str | None], *, yes: bool
 ) -> None:
     wanted = [action for action, is_chosen in chosen.items() if is_chosen]
     if len(wanted) != 1:
@@ -78,7 +79,26 @@ def resolve(
         raise Explained("--evidence and --result go with --happened. Nothing was changed.", USAGE)
     if answers["result"]:
         parse_json("--result", answers["result"])
-    if wanted[0] == "handover":
-        deciding.decide_run(session, "handover", given, answers, yes=yes)
+    if len(places) > 1:
+        bulk.decide(session, wanted[0], places, answers, yes=yes)
+    elif wanted[0] == "handover":
+        deciding.decide_run(session, "handover", places[0], answers, yes=yes)
     else:
-        deciding.decide(session, wanted[0], given, answers, yes=yes)
+        deciding.decide(session, wanted[0], places[0], answers, yes=yes)
+
+
+def retry(session: Session, places: Sequence[str], reason: str, *, yes: bool) -> None:
+    if len(places) > 1:
+        bulk.decide(session, "retry", places, {"reason": reason}, yes=yes)
+    else:
+        deciding.decide(session, "retry", places[0], {"reason": reason}, yes=yes)
+
+
+def own(session: Session, places: Sequence[str], to: str | None, reason: str, *, yes: bool) -> None:
+    answers = {"owner": to, "reason": reason}
+    if len(places) > 1 and to is None:
+        raise Explained("several are handed to somebody: --to NAME. To take them yourself, name one at a time.", USAGE)
+    if len(places) > 1:
+        bulk.decide(session, "handover", places, answers, yes=yes)
+    else:
+        deciding.decide_run(session, "own" if to is None else "handover", places[0], answers, yes=yes)

@@ -9,6 +9,7 @@ import typer
 
 from walkback_console.cli.completing import complete_run
 from walkback_console.cli.options import (
+    AsOption,
     JsonOption,
     PlaceArgument,
     RunArgument,
@@ -245,13 +246,14 @@ def signal(
         str | None,
         typer.Option("--id", metavar="ID", help="The same one twice counts once; without it, every call is a new one."),
     ] = None,
+    claim: AsOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Send a run a message. It is kept until a step waits for it."""
     from walkback_console.cli import acting
 
-    acting.signal(session_of(ctx, store, as_json), run, name, data, signal_id)
+    acting.signal(session_of(ctx, store, as_json, claim), run, name, data, signal_id)
 
 
 # --- checking ----------------------------------------------------------------------------------------------------

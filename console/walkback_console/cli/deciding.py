@@ -49,12 +49,12 @@ def decide(
     """An action about one operation. The step may be left out when only one can be meant."""
     with session.open() as store:
         run_id, step = find_place(store, given)
-        subject = subjects.load_operation(store, run_id, step or _only_step(store, run_id, action_id), writes=True)
+        subject = subjects.load_operation(store, run_id, step or only_step(store, run_id, action_id), writes=True)
         if action_id == "approve":
             _check_digest(subject, digest)
             if not session.as_json or not yes:
                 _show_approval(subject)
-        _perform(session, store, find(action_id), subject, answers, yes=yes)
+        perform(session, store, find(action_id), subject, answers, yes=yes)
 
 
 def decide_run(session: Session, action_id: str, given: str, answers: Mapping[str, str | None], *, yes: bool) -> None:
@@ -62,7 +62,7 @@ def decide_run(session: Session, action_id: str, given: str, answers: Mapping[st
     with session.open() as store:
         run_id, step = find_place(store, given)
         subject = subjects.load_run(store, run_id) if step is None else _of_step(store, run_id, step)
-        _perform(session, store, find(action_id), subject, answers, yes=yes)
+        perform(session, store, find(action_id), subject, answers, yes=yes)
 
 
 def compensate(
@@ -75,7 +75,7 @@ def compensate(
         run_id, step = (find_run(store, given), None) if named else find_place(store, given)
         scope = named[0] if named else f"step {step}" if step is not None else "run"
         subject = subjects.load_run(store, run_id, writes=True)
-        _perform(session, store, find("compensate"), subject, {**answers, "scope": scope}, yes=yes)
+        perform(session, store, find("compensate"), subject, {**answers, "scope": scope}, yes=yes)
 
 
 def freeze(session: Session, action_id: str, words: Sequence[str], reason: str, *, yes: bool) -> None:
@@ -95,7 +95,7 @@ def freeze(session: Session, action_id: str, words: Sequence[str], reason: str, 
             except BadAnswer as error:
                 raise Explained(f"{error} Nothing was changed.", USAGE) from error
             _warn_of_unknown_name(store, scope, name)
-        _perform(session, store, find(action_id), subject, {"what": what, "reason": reason}, yes=yes)
+        perform(session, store, find(action_id), subject, {"what": what, "reason": reason}, yes=yes)
 
 
 def _warn_of_unknown_name(store: Store, scope: str, name: str | None) -> None:
@@ -122,7 +122,7 @@ def _of_step(store: Store, run_id: str, step: str) -> Subject:
         return subjects.load_run(store, run_id)
 
 
-def _only_step(store: Store, run_id: str, action_id: str) -> str:
+def only_step(store: Store, run_id: str, action_id: str) -> str:
     """The step that is meant when only a run was named: the one unknown, or the one that awaits approval."""
     run = store.run(run_id)
     asks = action_id in {"approve", "refuse"}
@@ -182,7 +182,7 @@ def _show_approval(subject: Subject) -> None:
 # --- doing it ----------------------------------------------------------------------------------------------------
 
 
-def _perform(
+def perform(
     session: Session,
     store: Store,
     action: Action,

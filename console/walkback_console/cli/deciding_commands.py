@@ -28,6 +28,14 @@ CallArgument = Annotated[
         autocompletion=complete_run,
     ),
 ]
+CallsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN[#STEP]...",
+        help="The run, and the step if more than one of it is open; or several of them.",
+        autocompletion=complete_run,
+    ),
+]
 MaybeReasonOption = Annotated[
     str, typer.Option("--reason", metavar="TEXT", help="Why; stored with the decision.", show_default=False)
 ]
@@ -87,7 +95,7 @@ def deny(
 @command()
 def resolve(
     ctx: typer.Context,
-    place: CallArgument,
+    places: CallsArgument,
     verify: Annotated[bool, typer.Option("--verify", help="Look again: a worker runs the tool's verify.")] = False,
     happened: Annotated[bool, typer.Option("--happened", help="It happened; needs --evidence and --reason.")] = False,
     absent: Annotated[
@@ -115,7 +123,8 @@ def resolve(
 ) -> None:
     """Say what became of a call whose outcome is unknown, or have it looked at again.
 
-    One of --verify, --happened, --absent, --retry, --no-duplicate and --hand-over.
+    One of --verify, --happened, --absent, --retry, --no-duplicate and --hand-over. Several operations can be named for
+    all but --happened and --no-duplicate.
     """
     from walkback_console.cli import acting
 
@@ -124,23 +133,40 @@ def resolve(
         "handover": hand_over is not None,
     }  # fmt: skip
     answers = {"evidence": evidence, "result": result, "reason": reason, "owner": hand_over}
-    acting.resolve(session_of(ctx, store, as_json, claim), place, chosen, answers, yes=yes)
+    acting.resolve(session_of(ctx, store, as_json, claim), places, chosen, answers, yes=yes)
 
 
 @command()
 def retry(
     ctx: typer.Context,
-    place: CallArgument,
+    places: CallsArgument,
     reason: ReasonOption,
     yes: YesOption = False,
     claim: AsOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """An unknown call did not happen: a worker makes it again, in 10 s. The same as resolve --retry."""
-    from walkback_console.cli import deciding
+    """An unknown call did not happen: a worker makes it again, in 10 s. Several are a batch, one first."""
+    from walkback_console.cli import acting
 
-    deciding.decide(session_of(ctx, store, as_json, claim), "retry", place, {"reason": reason}, yes=yes)
+    acting.retry(session_of(ctx, store, as_json, claim), places, reason, yes=yes)
+
+
+@command()
+def batch(
+    ctx: typer.Context,
+    number: Annotated[int, typer.Argument(metavar="NUMBER", help="As `walkback workers` lists it.")],
+    stop: Annotated[bool, typer.Option("--stop", help="What has not gone out yet stays as it is.")] = False,
+    reason: MaybeReasonOption = "",
+    yes: YesOption = False,
+    claim: AsOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Look at a batch of retries, or stop it."""
+    from walkback_console.cli import bulk
+
+    bulk.batch(session_of(ctx, store, as_json, claim), number, stop, reason, yes=yes)
 
 
 @command()
@@ -285,7 +311,7 @@ def note(
 @command()
 def own(
     ctx: typer.Context,
-    place: PlaceArgument,
+    places: CallsArgument,
     to: Annotated[
         str | None, typer.Option(metavar="NAME", help="Hand it to somebody else, with a note: --reason.")
     ] = None,
@@ -296,11 +322,9 @@ def own(
     as_json: JsonOption = False,
 ) -> None:
     """Take a run, so that others see that you are on it; or hand it to somebody. Does not ask."""
-    from walkback_console.cli import deciding
+    from walkback_console.cli import acting
 
-    action = "own" if to is None else "handover"
-    answers = {"owner": to, "reason": reason}
-    deciding.decide_run(session_of(ctx, store, as_json, claim), action, place, answers, yes=yes)
+    acting.own(session_of(ctx, store, as_json, claim), places, to, reason, yes=yes)
 
 
 @command()

@@ -226,3 +226,7 @@ def decision(row: Row) -> Document:
 
 def role(row: Row) -> Document:
     return {"person": row["person"], "role": row["role"], "by": row["by"], "since": iso(row["at"])}
+
+
+def batch_member(row: Row) -> Document:
+    return {"n": row["n"], "run": row["run_id"], "step": row["step"], "released_at": iso(row["released_at"])}

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 Place = tuple[str, str]
+IN_ORDER = (*(name for name in CLASSES if name in OPEN), *(name for name in CLASSES if name not in OPEN))
+"""What somebody has to decide about first, so that one tab is enough to choose it."""
 LOOKS = {"happened": "succeeded", "under way": "running", "failed": "failed", "settled": "compensated"}
 """The status whose mark and colour a class has; those that are open look like what they are, unknown."""
 
@@ -100,7 +102,7 @@ class BatchScreen(ConsoleScreen):
     def _show(self) -> None:
         if self._all is None:
             return
-        order = {name: n for n, name in enumerate(CLASSES)}
+        order = {name: n for n, name in enumerate(IN_ORDER)}
         rows = [m for m in self._all.members if self._class is None or class_of(m) == self._class]
         if self._class is None:
             rows.sort(key=lambda m: order[class_of(m)])
@@ -117,7 +119,7 @@ class BatchScreen(ConsoleScreen):
         lines = [said(t(head, "strong"), t(f"  {error}", "bad"))]
         counts = split(subject.members)
         parts = Text()
-        for name in (None, *(name for name in CLASSES if name in counts)):
+        for name in (None, *(name for name in IN_ORDER if name in counts)):
             label = f"all {len(subject.members)}" if name is None else f"{counts[name]} {name}"
             chosen = name == self._class
             style = "strong" if chosen else ("plain" if name is None else meaning(LOOKS.get(name, "unknown")))
@@ -152,9 +154,10 @@ class BatchScreen(ConsoleScreen):
     def action_next_class(self, by: int) -> None:
         if self._all is None:
             return
-        names: list[str | None] = [None, *(name for name in CLASSES if name in split(self._all.members))]
-        at = names.index(self._class) if self._class in names else 0
-        self._class = names[(at + by) % len(names)]
+        counts = split(self._all.members)
+        # What was chosen may have become empty: then it goes on from where that was.
+        names = [None, *(name for name in IN_ORDER if name in counts or name == self._class)]
+        self._class = names[(names.index(self._class) + by) % len(names)]
         self._show()
         self.draw_frame()
 

@@ -52,7 +52,7 @@ class InboxScreen(ConsoleScreen):
     BINDINGS: ClassVar[list[BindingType]] = bindings_for(actions.INBOX)
     DEFAULT_CSS = """
     InboxScreen LineList { height: 1fr; }
-    InboxScreen Page { height: 7; border-top: solid $border; background: $surface; }
+    InboxScreen Page { height: 8; border-top: solid $border; background: $surface; }
     InboxScreen.-tall Page { height: 12; }
     """
 
@@ -298,15 +298,13 @@ def stake_of(row: Row) -> str:
 def preview(row: Row, subject: Subject, who: Any, read_only: bool, ascii_only: bool) -> list[Line]:
     """The whole of what the row says, the last error, the contract, and the safest next action."""
     call, run = subject.operation, subject.run or {}
-    lines = [Line("title", "", text) for text in regret_lines(subject)]
+    waiting = regret_lines(subject) if subject.decision is not None else ()  # what went out is told by the screen of it
+    lines = [Line("title", "", text) for text in waiting]
     what = target_of(row) if row["tool"] else str(row["detail"] or row["agent"])
     stake = said("  ", t(stake_of(row), "strong")) if row["stake"] else Text()
     lines.append(Line("title", "", said(t(what, "strong"), stake)))
     place = row["run_id"] + (f" #{row['step']}" if row["step"] is not None else "")
     place = place if row["n"] == 1 else f"{place} and {many(row['n'] - 1, 'other')}"
-    lines.append(
-        Line("about", "run", said(t(place), t(f" · {run.get('agent', '')} {run.get('agent_version', '')}", "dim")))
-    )
     if row["kind"] == "approval":
         lines.append(Line("about", "rule", t(row["why"])))
     error = call["error"] if call is not None else None
@@ -316,6 +314,10 @@ def preview(row: Row, subject: Subject, who: Any, read_only: bool, ascii_only: b
     if call is not None:
         lines.append(Line("about", "contract", contract_of(call, subject.at, ascii_only=ascii_only)))
     lines.append(Line("about", "safest next", _safest(row, subject, who, read_only)))
+    # Last, for the row says it, too: with long words the end does not fit on a small screen.
+    lines.append(
+        Line("about", "run", said(t(place), t(f" · {run.get('agent', '')} {run.get('agent_version', '')}", "dim")))
+    )
     return lines
 
 

@@ -156,6 +156,7 @@ class WorkersScreen(ConsoleScreen):
     def keys_shown(self) -> list[tuple[str, str]]:
         row = self.list.selected_row or {}
         held = row.get("is") == FREEZE or row.get("freeze") is not None
+        held = held and not self.list.selected_is_ghost
         rest = [pair for pair in super().keys_shown() if pair[0] != "enter"]
         return [*([("U", "unfreeze")] if held else []), *rest, ("/", "search"), ("esc", "back")]
 

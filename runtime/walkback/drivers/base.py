@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import os
 import random
+import sysconfig
 import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
+import walkback_store
 from walkback.errors import LeaseLost, Stopping
 from walkback.evidence import Evidence, cannot_tell
 from walkback.terms import SECOND
@@ -168,6 +172,20 @@ def traceback_of(error: BaseException) -> str:
     except Exception:
         text = "".join(traceback.format_tb(error.__traceback__))
     return storable(text)[-MAX_TRACEBACK:]
+
+
+def source_of(error: BaseException) -> dict[str, Any] | None:
+    """Where in somebody's own code it was raised: the innermost place that is neither ours nor a library's."""
+    found = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        if not code.co_filename.startswith(("<", *_LIBRARIES)) and "site-packages" not in Path(code.co_filename).parts:
+            found = {"file": storable(code.co_filename), "line": line, "function": storable(code.co_qualname)}
+    return found
+
+
+_OURS = (Path(__file__).parents[1], Path(walkback_store.__file__).parent)
+_LIBRARIES = tuple(f"{path}{os.sep}" for path in (*_OURS, sysconfig.get_path("stdlib")))
 
 
 def storable(text: str) -> str:
