@@ -176,14 +176,12 @@ def test_batch(screen: PtyScreen) -> None:
     screen.wait_for("3 alike")
     shows(screen, "tool", "description", "alike error class")
     screen.press("tab", "space", "space")
-    for key in ("v", "f", "r", "O"):
+    for key in ("f", "r", "O"):
         screen.press(key)
-        screen.settle()
+        screen.wait_for("Cancel")
+        shows(screen, "description")
         screen.press("esc")
-        screen.settle()
-        if "alike" not in screen.text:  # the key could not be pressed now, so that esc went back
-            open_row(screen, GROUP)
-            screen.wait_for("3 alike")
+        screen.wait_gone(" Cancel ")
 
 
 def test_freeze(screen: PtyScreen) -> None:
@@ -248,3 +246,38 @@ def test_log(screen: PtyScreen) -> None:
     screen.wait_for("Log")
     screen.wait_for("walkback own")
     assert MARKUP in "".join(screen.text.splitlines())
+
+
+def test_run_with_all_its_tabs(screen: PtyScreen) -> None:
+    go(screen, f"open {RUNS['unknown']}")
+    screen.wait_for("UNKNOWN")
+    shows(screen, "agent", "tool")
+    screen.press("end")
+    screen.settle()
+    screen.press("1")
+    screen.wait_for(r"state key:\u001b[2")
+    for n, places in enumerate(([], [], ["argument", "error"], [], []), 1):
+        screen.press(str(n))
+        screen.settle()
+        shows(screen, *places)
+        screen.press("tab")
+        for key in ("down", "down", "enter", "right", "right", "pgdn", "end", "home"):
+            screen.press(key)
+            screen.settle()
+        screen.press("tab")
+    screen.press("1", "tab", "b")
+    screen.settle()
+    screen.press("/")
+    screen.type(MARKUP)
+    screen.settle()
+    screen.press("enter")
+    screen.settle()
+
+
+def test_a_failed_run(screen: PtyScreen) -> None:
+    go(screen, f"open {RUNS['failed']}")
+    screen.wait_for("FAILED")
+    shows(screen, "message")
+    screen.press("m")
+    screen.wait_for("Runs")
+    screen.settle()
