@@ -363,9 +363,14 @@ class Walkback(OneKeyAtATime):
 
     def back(self) -> None:
         if len(self.screen_stack) > 2:
-            self.pop_screen()
+            self._pop()
         else:
             self.leave()
+
+    def _pop(self) -> None:
+        """What the screen had asked for would find nothing of it; the one below asks again when it comes up."""
+        self.thread.forget_all(but={"who", "overview"})
+        self.pop_screen()
 
     def open_operation(self, run_id: str, step: str) -> None:
         from walkback_console.screens.operation import OperationScreen
@@ -432,7 +437,7 @@ class Walkback(OneKeyAtATime):
 
     def _to_inbox(self) -> None:
         while len(self.screen_stack) > 2:
-            self.pop_screen()
+            self._pop()
 
     def _open_workers(self) -> None:
         from walkback_console.screens.workers import WorkersScreen

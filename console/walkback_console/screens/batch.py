@@ -225,6 +225,7 @@ class BatchScreen(ConsoleScreen):
         )
         head.pad_right(max(1, 17 - head.cell_len))
         stake = t(row["stake"] or "", "strong")
+        stake.truncate(max(22, width // 4), overflow="ellipsis")  # so that no stake hides what it is for
         stake.pad_right(max(1, 13 - stake.cell_len))
         rest = two_ends(
             safe(row["description"] or row["tool"]), safe(key_of(row)), max(10, width - head.cell_len - stake.cell_len)
