@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +84,13 @@ class StoreThread:
         with self._bell:
             self._numbers[name] = self._numbers.get(name, 0) + 1
             self._waiting.pop(name, None)
+
+    def forget_all(self, *, but: Collection[str] = ()) -> None:
+        """No answer is wanted any more, except under these names: whoever asked is gone."""
+        with self._bell:
+            for name in self._numbers.keys() - set(but):
+                self._numbers[name] += 1
+                self._waiting.pop(name, None)
 
     def do(
         self,

@@ -21,8 +21,8 @@ from walkback_console.deciding import BadAnswer
 from walkback_console.plain_words import many
 from walkback_console.safe_text import safe
 from walkback_console.subjects import Subject, with_writes
-from walkback_console.widgets.dialog import Dialog
 from walkback_console.widgets.frame import Lines, keys_line
+from walkback_console.widgets.safe_input import SafeInput
 
 if TYPE_CHECKING:
     from walkback_console.app import Walkback
@@ -48,7 +48,7 @@ def bindings_for(where: str) -> list[BindingType]:
     ]
 
 
-class Typing(Input):
+class Typing(SafeInput):
     """The line at the bottom: for a command or for something to look for. Enter and Esc give the focus back."""
 
     DEFAULT_CSS = """
@@ -178,6 +178,8 @@ class ConsoleScreen(Screen[None]):
         self.draw_keys()
 
     def draw_keys(self) -> None:
+        if self._typing_done is not None:
+            return  # what to type stands there, and it stays until that is done
         self.query_one("#keys", Lines).show(keys_line(self.keys_shown(), self.size.width - 2))
 
     def keys_shown(self) -> list[tuple[str, str]]:
@@ -227,6 +229,7 @@ class ConsoleScreen(Screen[None]):
         if not action.danger and not action.fields:
             self.app.carry_out(action, subject, {})
             return
+        from walkback_console.widgets.dialog import Dialog
 
         def says(answers: Mapping[str, str]) -> Sequence[str]:
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,6 +25,7 @@ from walkback_console.widgets.line_list import LineList, RowState
 from walkback_console.widgets.sources import ListSource
 
 if TYPE_CHECKING:
+    from walkback_console.actions import Action
     from walkback_store import Store
 
 Row = dict[str, Any]
@@ -158,8 +159,19 @@ class BatchScreen(ConsoleScreen):
         # What was chosen may have become empty: then it goes on from where that was.
         names = [None, *(name for name in IN_ORDER if name in counts or name == self._class)]
         self._class = names[(names.index(self._class) + by) % len(names)]
+        self.list.clear_marks()  # what is not shown is not decided about
         self._show()
         self.draw_frame()
+
+    def confirm(self, action: Action, subject: Subject, then: Callable[[], object] | None = None) -> None:
+        """What was decided about is no longer marked for the next decision."""
+
+        def decided() -> None:
+            self.list.clear_marks()
+            if then is not None:
+                then()
+
+        super().confirm(action, subject, decided)
 
     def action_mark(self) -> None:
         self.list.toggle_mark()
@@ -213,6 +225,7 @@ class BatchScreen(ConsoleScreen):
         )
         head.pad_right(max(1, 17 - head.cell_len))
         stake = t(row["stake"] or "", "strong")
+        stake.truncate(max(22, width // 4), overflow="ellipsis")  # so that no stake hides what it is for
         stake.pad_right(max(1, 13 - stake.cell_len))
         rest = two_ends(
             safe(row["description"] or row["tool"]), safe(key_of(row)), max(10, width - head.cell_len - stake.cell_len)

@@ -88,6 +88,10 @@ class WorkersScreen(ConsoleScreen):
 
     # --- reading -------------------------------------------------------------------------------------------------
 
+    @property
+    def ready(self) -> bool:
+        return self.is_mounted and self._read_at > 0
+
     def load(self) -> None:
         self.app.thread.ask("workers", read, self._got)
 
