@@ -93,7 +93,7 @@ class WorkersScreen(ConsoleScreen):
         return self.is_mounted and self._read_at > 0
 
     def load(self) -> None:
-        self.app.thread.ask("workers", read, self._got)
+        self.ask("workers", read, self._got)
 
     def _got(self, found: tuple[int, list[Row]]) -> None:
         self._read_at, self._rows = found
