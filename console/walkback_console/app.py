@@ -39,9 +39,9 @@ RELOAD_EVERY = 0.25
 """Seconds: how often a screen is read again at most, however much is committed."""
 SETTLED = 15.0
 """Seconds after which everything is read again even if nothing was committed: deadlines come nearer by themselves."""
-LOST_AFTER = 2.0
 SETTLING = 0.1
 """Seconds that the first screen has to itself; then the threads start, which have things of their own to load."""
+LOST_AFTER = 2.0
 """Seconds of silence after which the store counts as lost. It is heard every second; three must not go by unsaid."""
 WATCH_EVERY = 0.5
 NOTICE_FOR = 20.0
@@ -363,14 +363,9 @@ class Walkback(OneKeyAtATime):
 
     def back(self) -> None:
         if len(self.screen_stack) > 2:
-            self._pop()
+            self.pop_screen()
         else:
             self.leave()
-
-    def _pop(self) -> None:
-        """What the screen had asked for would find nothing of it; the one below asks again when it comes up."""
-        self.thread.forget_all(but={"who", "overview"})
-        self.pop_screen()
 
     def open_operation(self, run_id: str, step: str) -> None:
         from walkback_console.screens.operation import OperationScreen
@@ -437,7 +432,7 @@ class Walkback(OneKeyAtATime):
 
     def _to_inbox(self) -> None:
         while len(self.screen_stack) > 2:
-            self._pop()
+            self.pop_screen()
 
     def _open_workers(self) -> None:
         from walkback_console.screens.workers import WorkersScreen
