@@ -145,6 +145,8 @@ class Walkback(OneKeyAtATime):
 
     def on_from_store(self, message: FromStore) -> None:
         said = message.said
+        if (top := self.top) is not None and top.is_mounted and not top.children:
+            return  # it is being taken down: there is nobody left to show it to
         if isinstance(said, Heard):
             self._on_heard(said)
         elif said.error is None:
