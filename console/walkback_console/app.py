@@ -173,7 +173,8 @@ class Walkback(OneKeyAtATime):
 
     def on_from_store(self, message: FromStore) -> None:
         said = message.said
-        if self._left:
+        top = self.top
+        if self._left or (top is not None and top.is_mounted and not top.children):
             return  # the screens that it is for are being taken down
         if isinstance(said, Heard):
             self._on_heard(said)

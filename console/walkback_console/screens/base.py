@@ -186,7 +186,7 @@ class ConsoleScreen(Screen[None]):
         self.draw_frame()
 
     def draw_frame(self) -> None:
-        if not self.is_mounted:
+        if not self.is_mounted or not self.children:  # not there yet, or being taken down
             return
         self.query_one("#top", Lines).show(*self.app.heading(self.crumbs(), self.size.width - 2))
         self.query_one("#banner", Lines).show(*self.app.banners())

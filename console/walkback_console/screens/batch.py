@@ -84,7 +84,7 @@ class BatchScreen(ConsoleScreen):
     # --- reading -------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        self.app.thread.ask("batch", self._read, self._got)
+        self.ask("batch", self._read, self._got)
 
     def _read(self, store: Store) -> tuple[list[Place], Subject]:
         """The members are those that there were when the screen was opened."""
@@ -202,7 +202,7 @@ class BatchScreen(ConsoleScreen):
             self.app.say(f"{n} of {of}: {key_of(row)}. Cancel ends it here; what was recorded stays.", "busy")
             self.confirm(find("happened"), found, then=lambda: self._happened(rest, n + 1, of))
 
-        self.app.thread.ask("happened", lambda store: load_operation(store, row["run_id"], row["step"]), ask)
+        self.ask("happened", lambda store: load_operation(store, row["run_id"], row["step"]), ask)
 
     def action_search(self) -> None:
         self.type_in("search", self.list.find, changed=self.list.find)

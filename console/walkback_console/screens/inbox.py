@@ -102,7 +102,7 @@ class InboxScreen(ConsoleScreen):
             first, self.first = self.first, None
             self._got(first)
             return
-        self.app.thread.ask("inbox", self.read, self._got)
+        self.ask("inbox", self.read, self._got)
         self._load_preview()
 
     def read(self, store: Store) -> tuple[int, list[Row]]:
@@ -142,9 +142,7 @@ class InboxScreen(ConsoleScreen):
                 return load_run(store, run_id)
             return load_operation(store, run_id, step)
 
-        self.app.thread.ask(
-            "preview", read, lambda found: self._got_preview(key, found), lambda e: self._no_preview(key, e)
-        )
+        self.ask("preview", read, lambda found: self._got_preview(key, found), lambda e: self._no_preview(key, e))
 
     def _nothing(self) -> str:
         return ":runs lists every run; new trouble appears here by itself."
