@@ -398,6 +398,7 @@ def _described(page: FromClause) -> Select[Any]:
             _r.c.agent,
             _r.c.agent_version,
             _r.c.owner,
+            _r.c.tags,
         )
         .join(_r, _r.c.run_no == p.run_no)
         .outerjoin(_o, and_(has_call, _o.c.run_no == p.run_no, _o.c.step == p.step))
