@@ -1,4 +1,4 @@
-"""The table of actions: keys that do not clash, words that can be read, roles, commands that parse; and no bare text."""
+"""The table of actions: keys that do not clash, words to read, roles, commands that parse; and no bare text."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def member(n: int) -> dict[str, Any]:
 class Detail:
     """As much of an operation as the words about it need."""
 
-    operation: dict[str, Any] = member(1) | {  # noqa: RUF012
+    operation: dict[str, Any] = member(1) | {
         "compensates": None, "compensate": "refund", "scope": None, "duplicate_suspected": 1, "service": None,
         "effect": "write", "refers_to": None, "outcome_seq": 1,
     }  # fmt: skip
