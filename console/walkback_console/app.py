@@ -342,18 +342,26 @@ class Walkback(OneKeyAtATime):
         self.log_of_commands.append((self.now(), command, outcome))
 
     def take_back_last(self, screen: ConsoleScreen) -> None:
-        """`u` where nothing is selected that waits: the last thing this person decided."""
-        mine = [d for d in self.overview.decisions if d["by"] == self.who.actor]
-        if not mine:
-            self.say("take back: nothing that you decided waits any more.", "unsure")
-            return
-        last = max(mine, key=lambda d: d["decided_at"])
+        """`u` where nothing is selected that waits: the last thing this person decided.
 
-        def read(store: Store) -> Subject:
+        Asked of the store: what was decided a moment ago is not in what was read before it.
+        """
+
+        def read(store: Store) -> Subject | None:
+            mine = [d for d in store.waiting_decisions(limit=1000) if d["by"] == self.who.actor]
+            if not mine:
+                return None
+            last = max(mine, key=lambda d: d["decided_at"])
             found = load_run(store, last["run_id"])
             return Subject(at=found.at, run=found.run, decision=last, freezes=found.freezes)
 
-        self.thread.ask("take back", read, lambda subject: screen.perform(find("undo"), subject))
+        def take_back(subject: Subject | None) -> None:
+            if subject is None:
+                self.say("take back: nothing that you decided waits any more.", "unsure")
+            else:
+                screen.perform(find("undo"), subject)
+
+        self.thread.ask("take back", read, take_back)
 
     # --- going places --------------------------------------------------------------------------------------------
 

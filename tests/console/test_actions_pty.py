@@ -84,7 +84,7 @@ def undo(desk: Desk) -> Seen:
     go(desk.screen, f"{run_id}#3")
     decide(desk.screen, "r", "it did not: retry", f"{run_id}#3", "they are back")
     see(desk.screen, "u takes it back")
-    decide(desk.screen, "u", "take back", f"{run_id}#3")
+    decide(desk.screen, "u", "take back", run_id)
     desk.screen.press("esc")
     return lambda: desk.status(run_id) == "needs_operator" and not desk.happened("charge", order=run_id)
 

@@ -177,6 +177,7 @@ class LineView(ScrollView, Generic[R], can_focus=True):
         self._resize()
         if lead:
             self._scroll(self.scroll_offset.y - lead)
+            self._refresh_changed()  # where it cannot scroll as far as that, the rows have moved
 
     def _hold(self, place: int, line: int) -> None:
         """Put a place on a line of the screen, with blank lines where there are no rows to fill it."""
