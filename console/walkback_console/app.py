@@ -145,8 +145,8 @@ class Walkback(OneKeyAtATime):
 
     def on_from_store(self, message: FromStore) -> None:
         said = message.said
-        if (top := self.top) is not None and top.is_mounted and not top.children:
-            return  # it is being taken down: there is nobody left to show it to
+        if self.top is None:
+            return  # there is nobody left to show it to
         if isinstance(said, Heard):
             self._on_heard(said)
         elif said.error is None:
@@ -217,10 +217,11 @@ class Walkback(OneKeyAtATime):
 
     @property
     def top(self) -> ConsoleScreen | None:
-        """The uppermost screen that is one of ours, even below a dialog."""
+        """The uppermost screen that is one of ours, even below a dialog; none when it is being taken down."""
         from walkback_console.screens.base import ConsoleScreen
 
-        return next((s for s in reversed(self.screen_stack) if isinstance(s, ConsoleScreen)), None)
+        found = next((s for s in reversed(self.screen_stack) if isinstance(s, ConsoleScreen)), None)
+        return None if found is not None and found.is_mounted and not found.children else found
 
     def usable(self) -> bool:
         from walkback_console.screens.base import ConsoleScreen

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.segment import Segment
+    from rich.text import Text
     from textual.theme import Theme
 
 DARK, LIGHT = "walkback-dark", "walkback-light"
@@ -100,9 +102,10 @@ def _theme(name: str) -> Theme:
         background=back["background"],
         surface=back["surface"],
         panel=back["panel"],
-        boost=back["cursor"],
         dark=name == DARK,
         variables={
+            "boost": back["cursor"],  # as a colour of the theme it would come out transparent
+            "button-focus-text-style": "bold",
             "cursor": back["cursor"],
             "flash": back["flash"],
             "dim": colour("dim"),
@@ -126,6 +129,16 @@ def paper(theme: str) -> Console:
 
     styles = MEANINGS.get(theme, MEANINGS[DARK])
     return Console(width=80, theme=Theme(styles), color_system="truecolor", markup=False, highlight=False, emoji=False)
+
+
+def segments(text: Text, theme: str) -> list[Segment]:
+    """A text as it is drawn in a theme. Rich alone forgets the style of a text that has no styled part."""
+    from rich.segment import Segment
+
+    if text.style:
+        text = text.copy()
+        text.stylize_before(text.style)
+    return [Segment(part.text, part.style) for part in text.render(paper(theme), end="") if part.text]
 
 
 ANSI = {
