@@ -104,9 +104,8 @@ def _theme(name: str) -> Theme:
         panel=back["panel"],
         dark=name == DARK,
         variables={
-            "boost": back["cursor"],  # as a colour of the theme it would come out transparent
+            "boost": back["cursor"],
             "button-focus-text-style": "bold",
-            "cursor": back["cursor"],
             "flash": back["flash"],
             "dim": colour("dim"),
             "text": colour("plain"),
@@ -132,13 +131,12 @@ def paper(theme: str) -> Console:
 
 
 def segments(text: Text, theme: str) -> list[Segment]:
-    """A text as it is drawn in a theme. Rich alone forgets the style of a text that has no styled part."""
+    """A line of text in the colours of a theme. Rich leaves the style of a text without spans to whoever prints it."""
     from rich.segment import Segment
 
-    if text.style:
-        text = text.copy()
-        text.stylize_before(text.style)
-    return [Segment(part.text, part.style) for part in text.render(paper(theme), end="") if part.text]
+    console = paper(theme)
+    base = console.get_style(text.style) if text.style else None
+    return [Segment(s.text, s.style or base) for s in text.render(console, end="") if s.text]
 
 
 ANSI = {

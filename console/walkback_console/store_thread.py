@@ -85,10 +85,10 @@ class StoreThread:
             self._numbers[name] = self._numbers.get(name, 0) + 1
             self._waiting.pop(name, None)
 
-    def forget_all(self, *, but: Collection[str]) -> None:
-        """No answer is wanted to any question that was asked so far, except these."""
+    def forget_all(self, *, but: Collection[str] = ()) -> None:
+        """No answer is wanted any more, except under these names: whoever asked is gone."""
         with self._bell:
-            for name in self._numbers.keys() - but:
+            for name in self._numbers.keys() - set(but):
                 self._numbers[name] += 1
                 self._waiting.pop(name, None)
 

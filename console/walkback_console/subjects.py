@@ -256,7 +256,7 @@ def undo_of(subject: Subject, typed: str) -> Undo:
         scope, rows = f"after:{rest}", [row for row in standing if _position(row["step"]) > place]
     elif what == "transaction" and rest:
         scope = f"transaction:{rest}"
-        rows = [row for row in standing if row["scope"] == rest or (row["scope"] or "").startswith(f"{rest}/")]
+        rows = [row for row in standing if _within(row["scope"] or "", rest)]
     else:
         raise BadScope(f"{typed!r} is not a scope: give `step 3`, `after 3`, `transaction NAME` or `run`.")
     rows.sort(key=lambda row: row["outcome_seq"] or 0, reverse=True)
@@ -269,6 +269,13 @@ def undo_of(subject: Subject, typed: str) -> Undo:
 
 def transactions_of(subject: Subject) -> list[str]:
     return list(dict.fromkeys(row["scope"] for row in subject.writes if row["scope"]))
+
+
+def _within(scope: str, name: str) -> bool:
+    """A scope is recorded as `outer@2/inner@4`, with the step after which each began; people leave that out."""
+    if scope == name or scope.startswith(f"{name}/"):
+        return True
+    return any(name in {part, part.rpartition("@")[0]} for part in scope.split("/"))
 
 
 def _stands(row: Row) -> bool:

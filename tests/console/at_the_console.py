@@ -70,4 +70,5 @@ def decide(screen: PtyScreen, key: str, label: str, place: str, *typed: str, fir
             screen.type(first)
             screen.press("enter")
         answer(screen, f"{label}: {place}", *typed)
-    see(screen, f"{label}: recorded for {place}")
+    # What a quick worker makes of it takes the place of the first word.
+    screen.wait_for(lambda s: any(said in text_of(s) for said in (f"{label}: recorded for {place}", "It is now ")))

@@ -30,7 +30,7 @@ ALLOWED = re.compile(
 """All that Textual sends. What hostile text would send is not among it: no clearing, no palette colour, no title."""
 
 GROUP = f"{TIMES}{len(ALIKE)}"
-COLUMNS, LINES = 140, 60
+SIZE = {"cols": 140, "rows": 60}
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def screen(hostile: str, tmp_path: Path) -> Iterator[PtyScreen]:
     """The console, and in the end the claim that all of its bytes were its own."""
     args = command("--store", hostile)
     with PtyScreen(
-        args, cols=COLUMNS, rows=LINES, env={"COLORTERM": "truecolor"}, home=tmp_path, cwd=tmp_path
+        args, cols=SIZE["cols"], rows=SIZE["rows"], env={"COLORTERM": "truecolor"}, home=tmp_path, cwd=tmp_path
     ) as found:
         found.wait_for("need you")
         found.wait_for(lambda s: "description:" in s.text)
@@ -139,10 +139,8 @@ def test_operation(screen: PtyScreen) -> None:
         assert seen(place, text), place
     screen.press("home")
     screen.settle()
-    line_no = next(n for n, line in enumerate(screen.display) if "[@click=app.bell]m" in line)
-    screen.click(
-        screen.display[line_no].index("]m") + 1, line_no
-    )  # no bell rings, which the end of every test looks for
+    at = next(n for n, line in enumerate(screen.display) if "[@click=app.bell]m" in line)
+    screen.click(screen.display[at].index("]m") + 1, at)  # no bell rings, which the end of every test looks for
     screen.settle()
 
 

@@ -201,3 +201,22 @@ def test_freezing_the_tool_under_the_cursor(incident: Incident, tmp_path: Path) 
     with open_store(incident.url) as store:
         frozen = [(f["scope"], f["name"], f["reason"]) for f in store.freezes() if f["until"] is None]
         assert frozen == [("tool", "send_mail", "it mails everybody")]
+
+
+def test_who_wrote_the_bad_value(incident: Incident, tmp_path: Path) -> None:
+    with console(incident.url, tmp_path / "home") as screen:
+        screen.press(":")
+        screen.type("runs status:failed")
+        screen.press("enter")
+        screen.wait_for(lambda s: any(line.startswith("▌") and "reconcile-" in line for line in s.display))
+        screen.press("enter")
+        see(screen, "the rate per euro is 0")
+        screen.press("s")
+        see(screen, "rates")
+        screen.press("/")
+        screen.type("per_euro")
+        screen.press("enter")
+        screen.wait_for(lambda s: any(line.startswith("▌") and "per_euro" in line for line in s.display))
+        screen.press("b")
+        see(screen, "rates.per_euro = 0.0 was written by step 2")
+        spent(screen, "who wrote this bad value")

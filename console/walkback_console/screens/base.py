@@ -21,12 +21,12 @@ from walkback_console.deciding import BadAnswer
 from walkback_console.plain_words import many
 from walkback_console.safe_text import safe
 from walkback_console.subjects import Subject, with_writes
-from walkback_console.widgets.dialog import Dialog
 from walkback_console.widgets.frame import Lines, keys_line
 from walkback_console.widgets.safe_input import SafeInput
 
 if TYPE_CHECKING:
     from walkback_console.app import Walkback
+    from walkback_store import Store
 
 KEY_NAMES = {"escape": "esc", "question_mark": "?", "slash": "/", "colon": ":"}
 SMALLEST = (60, 16)
@@ -143,6 +143,21 @@ class ConsoleScreen(Screen[None]):
     def load(self) -> None:
         """Ask the store for what is shown; called when something changed, and never by a timer of its own."""
 
+    def ask(
+        self,
+        name: str,
+        question: Callable[[Store], Any],
+        give: Callable[[Any], object],
+        fail: Callable[[Exception], object] | None = None,
+    ) -> None:
+        """Ask the store. An answer that comes when this screen has been left is for nobody."""
+
+        def here(answer: Any, to: Callable[[Any], object]) -> None:
+            if self in self.app.screen_stack:
+                to(answer)
+
+        self.app.thread.ask(name, question, lambda found: here(found, give), lambda e: here(e, fail or self.app.failed))
+
     def tick(self) -> None:
         """A second has passed."""
 
@@ -230,6 +245,7 @@ class ConsoleScreen(Screen[None]):
         if not action.danger and not action.fields:
             self.app.carry_out(action, subject, {})
             return
+        from walkback_console.widgets.dialog import Dialog
 
         def says(answers: Mapping[str, str]) -> Sequence[str]:
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,6 +25,7 @@ from walkback_console.widgets.line_list import LineList, RowState
 from walkback_console.widgets.sources import ListSource
 
 if TYPE_CHECKING:
+    from walkback_console.actions import Action
     from walkback_store import Store
 
 Row = dict[str, Any]
@@ -83,7 +84,7 @@ class BatchScreen(ConsoleScreen):
     # --- reading -------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        self.app.thread.ask("batch", self._read, self._got)
+        self.ask("batch", self._read, self._got)
 
     def _read(self, store: Store) -> tuple[list[Place], Subject]:
         """The members are those that there were when the screen was opened."""
@@ -158,8 +159,19 @@ class BatchScreen(ConsoleScreen):
         # What was chosen may have become empty: then it goes on from where that was.
         names = [None, *(name for name in IN_ORDER if name in counts or name == self._class)]
         self._class = names[(names.index(self._class) + by) % len(names)]
+        self.list.clear_marks()  # what is not shown is not decided about
         self._show()
         self.draw_frame()
+
+    def confirm(self, action: Action, subject: Subject, then: Callable[[], object] | None = None) -> None:
+        """What was decided about is no longer marked for the next decision."""
+
+        def decided() -> None:
+            self.list.clear_marks()
+            if then is not None:
+                then()
+
+        super().confirm(action, subject, decided)
 
     def action_mark(self) -> None:
         self.list.toggle_mark()
@@ -190,7 +202,7 @@ class BatchScreen(ConsoleScreen):
             self.app.say(f"{n} of {of}: {key_of(row)}. Cancel ends it here; what was recorded stays.", "busy")
             self.confirm(find("happened"), found, then=lambda: self._happened(rest, n + 1, of))
 
-        self.app.thread.ask("happened", lambda store: load_operation(store, row["run_id"], row["step"]), ask)
+        self.ask("happened", lambda store: load_operation(store, row["run_id"], row["step"]), ask)
 
     def action_search(self) -> None:
         self.type_in("search", self.list.find, changed=self.list.find)
