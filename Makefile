@@ -6,12 +6,12 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install check test faults bench demo docs clean
+.PHONY: help install check test faults bench demo docs screenshots clean
 
 help: ## Show what each target does
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  PYTHON=python3.12 chooses the interpreter; ARGS='...' is passed on by test, faults, bench and demo."
+	@echo "  PYTHON=python3.12 chooses the interpreter; ARGS='...' is passed on by test, faults, bench, demo and screenshots."
 
 install: $(STAMP) ## Create .venv and install everything for development
 
@@ -45,6 +45,9 @@ demo: $(STAMP) ## Kill workers at the worst moment, then open the console on wha
 
 docs: $(STAMP) ## Write docs/state-machine.md from the code
 	$(BIN)/python -m walkback_store.machine.document docs/state-machine.md
+
+screenshots: $(STAMP) ## Write screenshots/ anew, from real runs
+	$(BIN)/python -m screenshots.make $(ARGS)
 
 clean: ## Remove everything that was made here
 	rm -rf $(VENV) .venv-peers demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

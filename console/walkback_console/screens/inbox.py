@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 MOST = 500
-WIDE = 118
+WIDE = 160
 """Columns from which a row is one line."""
 
 
@@ -281,9 +281,9 @@ class InboxScreen(ConsoleScreen):
                     (time, 17),
                     (t(times), 5),
                     (t(what), 0),
-                    (t(stake, "strong"), 16),
-                    (t(owner), 9),
-                    (t(place, "dim"), 26),
+                    (t(stake, "strong"), 20),
+                    (t(owner), 12),
+                    (t(place, "dim"), 31),
                 )
             ]
         first = columns(width, (head, 24), (time, 17), (t(times), 6), (t(stake, "strong"), 0), (t(owner, "dim"), 14))
