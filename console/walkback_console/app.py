@@ -10,7 +10,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -31,6 +31,8 @@ from walkback_console.store_thread import Answer, Heard, StoreThread
 from walkback_console.subjects import Subject, load_run
 
 if TYPE_CHECKING:
+    from textual.filter import LineFilter
+
     from walkback_console.screens.base import ConsoleScreen
     from walkback_console.screens.inbox import InboxScreen
     from walkback_store import Store
@@ -93,6 +95,7 @@ class Walkback(OneKeyAtATime):
         self.options = options
         self.read_only = options.read_only
         self.ascii_only = options.ascii_only
+        self._ascii = ascii_filters(options)
         self.who = Who("operator:?", VIEWER, options.claim)
         self.overview = Overview()
         self.command_history: list[str] = []
@@ -156,6 +159,9 @@ class Walkback(OneKeyAtATime):
     def _got_who(self, found: tuple[Who, int]) -> None:
         self.who, self._offset = found
         self.redraw()
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return [*super().get_line_filters(), *self._ascii]
 
     def now(self) -> int:
         """By the clock that dates the store."""
@@ -540,6 +546,14 @@ class Walkback(OneKeyAtATime):
             self.say(problem or f"opened {place[0]}:{place[1]}", "unsure" if problem else "good")
 
         self.thread.ask("source", lambda store: outside.source_of(store, run_id), edit)
+
+
+def ascii_filters(options: Options) -> list[LineFilter]:
+    if not options.ascii_only:
+        return []
+    from walkback_console.ascii_only import OnlyASCII
+
+    return [OnlyASCII(sys.stdout.encoding or "ascii")]
 
 
 def safe_lines(text: str) -> str:
