@@ -179,8 +179,7 @@ class Walkback(OneKeyAtATime):
 
     def on_from_store(self, message: FromStore) -> None:
         said = message.said
-        top = self.top
-        if self._left or (top is not None and top.is_mounted and not top.children):
+        if self._ending():
             return  # the screens that it is for are being taken down
         if isinstance(said, Heard):
             self._on_heard(said)
@@ -243,7 +242,13 @@ class Walkback(OneKeyAtATime):
             self._lost = "it has not answered for some seconds."
             self.redraw()
 
+    def _ending(self) -> bool:
+        top = self.top
+        return self._left or (top is not None and top.is_mounted and not top.children)
+
     def _tick(self) -> None:
+        if self._ending():
+            return
         if (screen := self.top) is not None:
             screen.tick()
         self.redraw()
