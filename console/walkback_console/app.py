@@ -32,12 +32,15 @@ from walkback_console.subjects import Subject, load_run
 
 if TYPE_CHECKING:
     from walkback_console.screens.base import ConsoleScreen
+    from walkback_console.screens.inbox import InboxScreen
     from walkback_store import Store
 
 RELOAD_EVERY = 0.25
 """Seconds: how often a screen is read again at most, however much is committed."""
 SETTLED = 15.0
 """Seconds after which everything is read again even if nothing was committed: deadlines come nearer by themselves."""
+SETTLING = 0.1
+"""Seconds that the first screen has to itself; then the threads start, which have things of their own to load."""
 LOST_AFTER = 2.0
 """Seconds of silence after which the store counts as lost. It is heard every second; three must not go by unsaid."""
 WATCH_EVERY = 0.5
@@ -52,6 +55,8 @@ class Options:
     where: str
     """As a person would say which store it is."""
     open_store: Callable[[], Store]
+    store: Store | None = None
+    """Open already."""
     read_only: bool = False
     claim: str | None = None
     place: str | None = None
@@ -108,10 +113,14 @@ class Walkback(OneKeyAtATime):
     def on_mount(self) -> None:
         from walkback_console.screens.inbox import InboxScreen
 
-        self.thread.ask("who", self._ask_who, self._got_who)
-        self.push_screen(InboxScreen())
-        self.thread.ask("overview", overview.load, self._got_overview)
-        self.thread.start()
+        inbox = InboxScreen()
+        if self._read_first(inbox):
+            self.set_timer(SETTLING, self.thread.start)
+        else:
+            self.thread.ask("who", self._ask_who, self._got_who)
+            self.thread.ask("overview", overview.load, self._got_overview)
+            self.thread.start()
+        self.push_screen(inbox)
         self.set_interval(1.0, self._tick)
         self.set_interval(WATCH_EVERY, self._watch)
         self.set_timer(1.0, gc.enable)  # see walkback_console.cli.opening
@@ -120,6 +129,22 @@ class Walkback(OneKeyAtATime):
 
     def _open_store(self) -> Store:
         return self.options.open_store()
+
+    def _read_first(self, inbox: InboxScreen) -> bool:
+        """A store that is open already is read before anything is painted: the first screen has everything on it."""
+        store = self.options.store
+        if store is None or self.options.place is not None:
+            return False
+        from walkback_store.errors import StoreError
+
+        try:
+            self.who, self._offset = self._ask_who(store)
+            self.overview = overview.load(store)
+            inbox.first = inbox.read(store)
+        except StoreError:
+            return False  # the threads find out what is wrong, and whether it passes
+        self._heard_at = self._reload_at = time.monotonic()
+        return True
 
     def _ask_who(self, store: Store) -> tuple[Who, int]:
         from walkback_console.whoami import operator_of
@@ -148,7 +173,8 @@ class Walkback(OneKeyAtATime):
 
     def on_from_store(self, message: FromStore) -> None:
         said = message.said
-        if self._left:
+        top = self.top
+        if self._left or (top is not None and top.is_mounted and not top.children):
             return  # the screens that it is for are being taken down
         if isinstance(said, Heard):
             self._on_heard(said)
@@ -226,11 +252,7 @@ class Walkback(OneKeyAtATime):
         return next((s for s in reversed(self.screen_stack) if isinstance(s, ConsoleScreen)), None)
 
     def usable(self) -> bool:
-        from walkback_console.screens.base import ConsoleScreen
-        from walkback_console.widgets.dialog import Dialog
-
-        screen = self.screen
-        return screen.ready if isinstance(screen, ConsoleScreen | Dialog) else screen.is_mounted
+        return bool(getattr(self.screen, "ready", self.screen.is_mounted))
 
     def dropped(self, count: int) -> None:
         self.say(f"the screen was not ready: {count} keys that were pressed meanwhile did nothing.", "unsure")
@@ -548,6 +570,7 @@ def options_for(
         url=url,
         where=outside.shown_address(url),
         open_store=open_,
+        store=store,
         read_only=read_only,
         claim=claim,
         place=place,

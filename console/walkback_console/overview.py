@@ -73,7 +73,7 @@ def second_line(found: Overview, *, kinds: bool = True) -> Text:
     total = sum(count.n for count in found.counts.values())
     more = any(count.more for count in found.counts.values())
     head = "nothing needs you" if not total else f"{total:,}{'+' * more} {'needs' if total == 1 else 'need'} you"
-    text = Text(head, "unsure" if total else "good")
+    text = Text.assemble((head, "unsure" if total else "good"))
     each = [f"{found.counts[kind]} {kind}" for kind in ORDER if kind in found.counts]
     if kinds and each:
         text.append(Text(f": {', '.join(each)}"))

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.segment import Segment
+    from rich.text import Text
     from textual.theme import Theme
 
 DARK, LIGHT = "walkback-dark", "walkback-light"
@@ -100,10 +102,10 @@ def _theme(name: str) -> Theme:
         background=back["background"],
         surface=back["surface"],
         panel=back["panel"],
-        boost=back["cursor"],
         dark=name == DARK,
         variables={
-            "cursor": back["cursor"],
+            "boost": back["cursor"],
+            "button-focus-text-style": "bold",
             "flash": back["flash"],
             "dim": colour("dim"),
             "text": colour("plain"),
@@ -126,6 +128,15 @@ def paper(theme: str) -> Console:
 
     styles = MEANINGS.get(theme, MEANINGS[DARK])
     return Console(width=80, theme=Theme(styles), color_system="truecolor", markup=False, highlight=False, emoji=False)
+
+
+def segments(text: Text, theme: str) -> list[Segment]:
+    """A line of text in the colours of a theme. Rich leaves the style of a text without spans to whoever prints it."""
+    from rich.segment import Segment
+
+    console = paper(theme)
+    base = console.get_style(text.style) if text.style else None
+    return [Segment(s.text, s.style or base) for s in text.render(console, end="") if s.text]
 
 
 ANSI = {

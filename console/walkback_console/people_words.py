@@ -47,7 +47,8 @@ def did(event: Event) -> str:
     if action == "open_batch":
         return f"opened a batch: {data.get('of')} {data.get('total')} operations"
     if action == "grant":
-        return f"made {data.get('person')} {data.get('role')}"
+        person = data.get("person")
+        return f"made {'everyone else' if person == 'operator:*' else person} {data.get('role')}"
     return _DID.get(action, action.replace("_", " "))
 
 

@@ -38,6 +38,20 @@ Name = Text().with_variant(Text(collation="C"), "postgresql")
 Serial = BigInteger().with_variant(Integer(), "sqlite")  # SQLite only counts up by itself for INTEGER PRIMARY KEY
 
 
+def _partial(name: str, *columns: str, where: str, unique: bool = False) -> Index:
+    """An index of some rows only. What PostgreSQL is told about it is added by `complete_for_postgresql`: to name its
+    options here would load its dialect, and opening a store on SQLite would wait for that.
+    """
+    return Index(name, *columns, unique=unique, sqlite_where=text(where), info={"where": where})
+
+
+def complete_for_postgresql() -> None:
+    for table in metadata.tables.values():
+        for index in table.indexes:
+            if "where" in index.info:
+                index.dialect_options["postgresql"]["where"] = text(index.info["where"])
+
+
 def _flag(name: str) -> Column[int]:
     return Column(name, Integer, nullable=False, server_default=text("0"), default=0)
 
@@ -70,18 +84,16 @@ events = Table(
     Column("hash", LargeBinary, nullable=False),
     Column("body", LargeBinary, nullable=False),
     UniqueConstraint("run_no", "seq", name="uq_events_run_seq"),
-    Index(
+    _partial(
         "uq_events_transition",
         "transition",
         unique=True,
-        sqlite_where=text("transition IS NOT NULL"),
-        postgresql_where=text("transition IS NOT NULL"),
+        where="transition IS NOT NULL",
     ),
-    Index(
+    _partial(
         "ix_events_people",
         "at",
-        sqlite_where=text("kind IN ('operator_action', 'approval_given', 'approval_refused')"),
-        postgresql_where=text("kind IN ('operator_action', 'approval_given', 'approval_refused')"),
+        where="kind IN ('operator_action', 'approval_given', 'approval_refused')",
     ),
     sqlite_autoincrement=True,
 )
@@ -135,45 +147,37 @@ runs = Table(
     Index("ix_runs_created", "created_at", "run_no"),
     Index("ix_runs_status", "status", "created_at", "run_no"),
     Index("ix_runs_agent", "agent", "status", "created_at", "run_no"),
-    Index(
-        "ix_runs_worker", "worker", sqlite_where=text("worker IS NOT NULL"), postgresql_where=text("worker IS NOT NULL")
-    ),
-    Index(
+    _partial("ix_runs_worker", "worker", where="worker IS NOT NULL"),
+    _partial(
         "ix_runs_claimable",
         "agent",
         "agent_version",
         "run_no",
-        sqlite_where=text("worker IS NULL AND status IN ('running', 'compensating')"),
-        postgresql_where=text("worker IS NULL AND status IN ('running', 'compensating')"),
+        where="worker IS NULL AND status IN ('running', 'compensating')",
     ),
-    Index(
+    _partial(
         "ix_runs_wake",
         "agent",
         "agent_version",
         "wake_at",
         # Only a waiting run has one, so queries need not say that it waits. (The more PostgreSQL is told, the fewer
         # runs it expects, until it reads them all and sorts them.)
-        sqlite_where=text("wake_at IS NOT NULL"),
-        postgresql_where=text("wake_at IS NOT NULL"),
+        where="wake_at IS NOT NULL",
     ),
-    Index(
+    _partial(
         "ix_runs_finished",
         "finished_at",
-        sqlite_where=text("finished_at IS NOT NULL"),
-        postgresql_where=text("finished_at IS NOT NULL"),
+        where="finished_at IS NOT NULL",
     ),
-    Index(
+    _partial(
         "ix_runs_fingerprint",
         "fingerprint",
         "created_at",
         "run_no",
-        sqlite_where=text("fingerprint IS NOT NULL"),
-        postgresql_where=text("fingerprint IS NOT NULL"),
+        where="fingerprint IS NOT NULL",
     ),
-    Index(
-        "ix_runs_parent", "parent", sqlite_where=text("parent IS NOT NULL"), postgresql_where=text("parent IS NOT NULL")
-    ),
-    Index("ix_runs_held_up", "run_no", sqlite_where=text(HELD_UP), postgresql_where=text(HELD_UP)),
+    _partial("ix_runs_parent", "parent", where="parent IS NOT NULL"),
+    _partial("ix_runs_held_up", "run_no", where=HELD_UP),
     sqlite_autoincrement=True,
 )
 
@@ -252,10 +256,7 @@ operations = Table(
         sqlite_where=text("status = 'unknown' OR duplicate_suspected = 1"),
     ).ddl_if(dialect="sqlite"),
     Index(
-        "ix_operations_attention",
-        "status",
-        "ended_at",
-        postgresql_where=text("status = 'unknown' OR duplicate_suspected = 1"),
+        "ix_operations_attention", "status", "ended_at", info={"where": "status = 'unknown' OR duplicate_suspected = 1"}
     ).ddl_if(dialect="postgresql"),
     sqlite_with_rowid=False,
 )
@@ -298,11 +299,10 @@ approvals = Table(
     Column("edited_hash", Name),
     Column("edited_digest", Name),  # of what was agreed to, when that is not what was asked
     PrimaryKeyConstraint("run_no", "step", "n"),
-    Index(
+    _partial(
         "ix_approvals_asked",
         "asked_at",
-        sqlite_where=text("status = 'asked'"),
-        postgresql_where=text("status = 'asked'"),
+        where="status = 'asked'",
     ),
     sqlite_with_rowid=False,
 )
@@ -323,11 +323,10 @@ decisions = Table(
     Column("ended_at", BigInteger),
     Column("ended_by", Name),
     PrimaryKeyConstraint("run_no", "seq"),
-    Index(
+    _partial(
         "ix_decisions_waiting",
         "not_before",
-        sqlite_where=text("status = 'waiting'"),
-        postgresql_where=text("status = 'waiting'"),
+        where="status = 'waiting'",
     ),
     sqlite_with_rowid=False,
 )
@@ -375,9 +374,7 @@ workers = Table(
     Column("ended_at", BigInteger),
     Column("beat", BigInteger, nullable=False, default=0),  # liveness, not history: not folded
     Column("beat_at", BigInteger, nullable=False, default=0),
-    Index(
-        "ix_workers_alive", "worker", sqlite_where=text("status = 'alive'"), postgresql_where=text("status = 'alive'")
-    ),
+    _partial("ix_workers_alive", "worker", where="status = 'alive'"),
 )
 
 freezes = Table(
@@ -393,11 +390,10 @@ freezes = Table(
     Column("lifted_by", Name),
     Column("until", BigInteger),  # a breaker's: from then on, one call may probe; a person's has none
     Column("probe", Name),  # "run_id#step" of the call that may pass
-    Index(
+    _partial(
         "ix_freezes_active",
         "freeze_no",
-        sqlite_where=text("lifted_at IS NULL"),
-        postgresql_where=text("lifted_at IS NULL"),
+        where="lifted_at IS NULL",
     ),
 )
 

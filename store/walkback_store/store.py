@@ -17,8 +17,6 @@ from walkback_store.errors import NotFound, StaleFence, StoreError
 from walkback_store.leases import LeaseObserver
 from walkback_store.log import Row
 from walkback_store.machine.base import Transition
-from walkback_store.machine.runs import ClaimRun
-from walkback_store.machine.store_wide import LoseWorker
 from walkback_store.queries import Queries
 from walkback_store.values import decode
 from walkback_store.words import WorkerStatus
@@ -95,6 +93,8 @@ class Store(Queries):
         alive = self._rows(select(schema.workers).where(schema.workers.c.status == WorkerStatus.ALIVE))
         lost = []
         for row, why in self._observer.judge(alive, self.now(), database_clock=self.backend.locks_rows):
+            from walkback_store.machine.store_wide import LoseWorker
+
             lose = LoseWorker(actor=actor, worker=row["worker"], beat=row["beat"], reason=why)
             if isinstance(self.engine.commit([lose])[0], Committed):
                 lost.append(row["worker"])
@@ -121,6 +121,8 @@ class Store(Queries):
         `holding` names the runs that the worker knows it holds. Those it holds without knowing it, because the answer
         to an earlier claim was lost (`CommitUnknown`), then come first, with a new fence.
         """
+
+        from walkback_store.machine.runs import ClaimRun
 
         def candidates(work: Work) -> list[Transition]:
             found = [] if holding is None else claiming.forgotten(self.backend, worker, holding, limit)

@@ -1,4 +1,4 @@
-"""The table of actions: keys that do not clash, words to read, roles, commands that parse; and no bare text."""
+"""The table of actions holds together: keys, roles, words and commands; and no bare stored text reaches a widget."""
 
 from __future__ import annotations
 

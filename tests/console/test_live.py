@@ -260,3 +260,23 @@ def test_a_server_that_does_not_answer_is_said_and_the_command_ends_with_3(pg_ur
         assert screen.exit_code() == 3
         assert "does not answer" in screen.text.replace("\n", "")
         assert b"Traceback" not in screen.raw
+
+
+# --- leaving while something is read ------------------------------------------------------------------------------
+
+
+def test_going_back_before_a_screen_has_been_read_does_no_harm(store: Store, store_url: str) -> None:
+    for n in range(3):
+        driver.start(store, f"run-{n}")
+        driver.park_unknown(driver.claim(store), "1", description=f"call of run-{n}")
+    with console(store_url) as screen:
+        screen.wait_for("3 need you")
+        screen.settle()
+        for keys in (("enter", "esc"), ("t", "esc"), (":", *"runs", "enter", "esc"), (":", *"workers", "enter", "esc")):
+            for _ in range(5):
+                screen.press(*keys)
+                screen.settle()
+                screen.wait_for("safest next")
+        screen.press("q")
+        assert screen.exit_code() == 0
+        assert b"Traceback" not in screen.raw

@@ -76,7 +76,9 @@ def test_a_handover_has_what_people_did_what_is_open_and_whose_it_is(walkback: C
     assert "operator:bob decided to try again: lost-3 #1: not there" in said
     assert "operator:ann froze tool pay: wrong prices" in said
     found = walkback("handover", "--store", busy, "--json").json
-    assert [e["did"] for e in found["people"]] == ["took", "decided to try again:", "froze tool pay"]
+    assert [e["did"] for e in found["people"]] == [
+        "made everyone else admin", "took", "decided to try again:", "froze tool pay",
+    ]  # fmt: skip
     assert [(d["run"], d["step"], d["action"], d["by"]) for d in found["waiting"]] == [
         ("lost-3", "1", "retry", "operator:bob")
     ]

@@ -191,7 +191,7 @@ def drive(url: str, steps: Callable[[Driven], Coroutine[Any, Any, None]], size: 
             driven.pilot = pilot
             await driven.until(lambda: driven.app.overview.at, "the store's first answer")
             await steps(driven)
-            driven.app.thread.stop()
+            driven.app.leave()
         return driven
 
     return asyncio.run(go())
@@ -401,6 +401,19 @@ def test_a_state_that_is_too_large_is_refused_with_its_size(store_url: str) -> N
         store.state_size = lambda run_id, n: TOO_LARGE + 1  # type: ignore[method-assign]
         found = States().read(store, "small", 0)
     assert "50 MB" in found.note
+
+
+def test_an_answer_that_comes_after_its_screen_was_left_is_for_nobody(billed: str) -> None:
+    async def steps(d: Driven) -> None:
+        for _ in range(20):
+            d.app.open_run("order-1")
+            d.app.pop_screen()
+            d.app.open_runs()
+            d.app.pop_screen()
+        await d.command("open order-1")
+        await d.shows("WRITE undoes 4")
+
+    drive(billed, steps)
 
 
 # --- all runs ----------------------------------------------------------------------------------------------------

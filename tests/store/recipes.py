@@ -48,11 +48,12 @@ from walkback_store.errors import (
 )
 from walkback_store.fsck import fsck
 from walkback_store.log import Row
-from walkback_store.machine import TRANSITIONS, operations, people, roles, runs, store_wide
+from walkback_store.machine import operations, people, roles, runs, store_wide
 from walkback_store.machine.base import NONE, OPERATOR, UNCHANGED, WORKER, OnRun, Transition, new_id
 from walkback_store.machine.document import moves_of
 from walkback_store.machine.operations import OnOperation
 from walkback_store.machine.store_wide import CLOSED, FREE, KEPT, OPEN, OWNED
+from walkback_store.machine.transitions import TRANSITIONS
 from walkback_store.store import Store
 from walkback_store.words import (
     LIVE,

@@ -7,9 +7,10 @@ from enum import StrEnum
 from pathlib import Path
 
 import walkback_store
-from walkback_store.machine import TRANSITIONS, operations, people, roles, runs, store_wide
+from walkback_store.machine import operations, people, roles, runs, store_wide
 from walkback_store.machine.base import NONE, UNCHANGED, Transition
 from walkback_store.machine.document import document, moves_of
+from walkback_store.machine.transitions import TRANSITIONS
 from walkback_store.words import (
     ApprovalStatus,
     BatchStatus,

@@ -27,7 +27,6 @@ from tests.store.driver import (
 from tests.store.recipes import WORKER, O, World, matrix, transitions
 from walkback_store.errors import Frozen, KeyConflict, NotFound, PreconditionFailed
 from walkback_store.log import Row
-from walkback_store.machine import TRANSITIONS
 from walkback_store.machine.base import Transition
 from walkback_store.machine.operations import (
     AppendLateEvidence,
@@ -42,6 +41,7 @@ from walkback_store.machine.operations import (
 )
 from walkback_store.machine.people import DismissDuplicate, RecordHappened
 from walkback_store.machine.store_wide import Freeze, Unfreeze
+from walkback_store.machine.transitions import TRANSITIONS
 from walkback_store.values import encode
 from walkback_store.words import Answer, Effect, Evidence, FreezeScope, RunStatus
 

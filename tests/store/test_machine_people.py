@@ -12,7 +12,7 @@ from tests.store.driver import ANN, BOB, DIGEST, MINUTE, SECOND, Held, ask, call
 from tests.store.recipes import O, Recipe, Scene, World, matrix, transitions
 from walkback_store.errors import IllegalTransition, KeyConflict, NotFound, PreconditionFailed
 from walkback_store.log import Row
-from walkback_store.machine import TRANSITIONS, people, runs
+from walkback_store.machine import people, runs
 from walkback_store.machine.base import Transition
 from walkback_store.machine.operations import (
     AskApproval,
@@ -23,6 +23,7 @@ from walkback_store.machine.operations import (
     Settle,
     StartAttempt,
 )
+from walkback_store.machine.transitions import TRANSITIONS
 from walkback_store.values import encode
 from walkback_store.words import Answer, Evidence, Why
 

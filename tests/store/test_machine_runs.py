@@ -12,7 +12,6 @@ from tests.store.driver import ANN, DIGEST, MINUTE, SECOND, ask, call, intend, s
 from tests.store.recipes import CASES, ELSEWHERE, STATES, WORKER, World, matrix, transitions
 from walkback_store.errors import NotFound, PreconditionFailed, RunExists, RunPruned, StaleFence, StopRequested
 from walkback_store.housekeeping import prune
-from walkback_store.machine import TRANSITIONS
 from walkback_store.machine.base import Transition
 from walkback_store.machine.operations import EndCompensation, Intend, Settle, StartAttempt
 from walkback_store.machine.people import (
@@ -40,6 +39,7 @@ from walkback_store.machine.runs import (
     TakeSnapshot,
 )
 from walkback_store.machine.store_wide import StopWorker
+from walkback_store.machine.transitions import TRANSITIONS
 from walkback_store.values import encode
 from walkback_store.words import OperationStatus, RunStatus, Why
 

@@ -871,6 +871,32 @@ def test_workers_alive_come_first(opened: tuple[Store, Clock]) -> None:
     assert rows[0]["agents"] == {"a": ["1"], "b": ["1"]}
 
 
+def test_how_many_runs_each_worker_holds(opened: tuple[Store, Clock]) -> None:
+    store, _ = opened
+    held(store, "r1", worker="busy")
+    start(store, "r2")
+    store.claim("busy", {"a": ["1"]})
+    register(store, "idle")
+    assert store.holding() == {"busy": 2}
+
+
+def test_a_step_comes_with_the_snapshots_around_it(opened: tuple[Store, Clock]) -> None:
+    store, _ = opened
+    h = held(store)
+    write(h, "1", before={"n": 0}, after={"n": 1})
+    write(h, "2", before={"n": 1})  # leaves the state as it was
+    intend(h, "3", state={"n": 1})
+    first, run = store.step(h.run_id, "1")
+    assert (store.state(h.run_id, first["before"]), store.state(h.run_id, first["after"])) == ({"n": 0}, {"n": 1})
+    assert run["run_id"] == h.run_id
+    second, _ = store.step(h.run_id, "2")
+    assert second["before"] == second["after"] == first["after"]
+    newest, _ = store.step(h.run_id, "3")  # under way: what is known now
+    assert store.state(h.run_id, newest["after"]) == {"n": 1}
+    with pytest.raises(NotFound, match="no step '9'"):
+        store.step(h.run_id, "9")
+
+
 def test_only_freezes_in_force_are_told(store: Store) -> None:
     first = store.do(Freeze(actor=ANN, scope=FreezeScope.TOOL, name="pay", reason="outage"))
     store.do(Freeze(actor=BOB, scope=FreezeScope.AGENT, name="a", reason="odd"))

@@ -18,13 +18,13 @@ from walkback_store.engine import Committed
 from walkback_store.errors import IllegalTransition, NotAllowed, PreconditionFailed
 from walkback_store.fsck import fsck
 from walkback_store.housekeeping import adopt, is_adopted, prune
-from walkback_store.machine import TRANSITIONS
 from walkback_store.machine.base import OPERATOR, Transition
 from walkback_store.machine.operations import AskApproval
 from walkback_store.machine.people import AddNote, Approve, ExpireApproval, Refuse
 from walkback_store.machine.roles import EVERYONE, GrantRole
 from walkback_store.machine.runs import FinishRun
 from walkback_store.machine.store_wide import AdoptStore, Freeze, NotePrune
+from walkback_store.machine.transitions import TRANSITIONS
 from walkback_store.people import operator_of
 from walkback_store.store import Store
 from walkback_store.words import FreezeScope, Kind, Role

@@ -31,10 +31,11 @@ from walkback_store.engine import Committed
 from walkback_store.errors import Frozen, PreconditionFailed, Refused, StaleFence, StoreError
 from walkback_store.fsck import fsck
 from walkback_store.log import Row
-from walkback_store.machine import TRANSITIONS, operations, people, roles, runs, store_wide
+from walkback_store.machine import operations, people, roles, runs, store_wide
 from walkback_store.machine.base import NONE, WORKER, OnRun, Transition
 from walkback_store.machine.document import moves_of
 from walkback_store.machine.operations import Call
+from walkback_store.machine.transitions import TRANSITIONS
 from walkback_store.store import Store
 from walkback_store.values import encode
 from walkback_store.words import (

@@ -21,11 +21,12 @@ from walkback_console.deciding import BadAnswer
 from walkback_console.plain_words import many
 from walkback_console.safe_text import safe
 from walkback_console.subjects import Subject, with_writes
-from walkback_console.widgets.dialog import Dialog
 from walkback_console.widgets.frame import Lines, keys_line
+from walkback_console.widgets.safe_input import SafeInput
 
 if TYPE_CHECKING:
     from walkback_console.app import Walkback
+    from walkback_store import Store
 
 KEY_NAMES = {"escape": "esc", "question_mark": "?", "slash": "/", "colon": ":"}
 SMALLEST = (60, 16)
@@ -48,7 +49,7 @@ def bindings_for(where: str) -> list[BindingType]:
     ]
 
 
-class Typing(Input):
+class Typing(SafeInput):
     """The line at the bottom: for a command or for something to look for. Enter and Esc give the focus back."""
 
     DEFAULT_CSS = """
@@ -142,6 +143,21 @@ class ConsoleScreen(Screen[None]):
     def load(self) -> None:
         """Ask the store for what is shown; called when something changed, and never by a timer of its own."""
 
+    def ask(
+        self,
+        name: str,
+        question: Callable[[Store], Any],
+        give: Callable[[Any], object],
+        fail: Callable[[Exception], object] | None = None,
+    ) -> None:
+        """Ask the store. An answer that comes when this screen has been left is for nobody."""
+
+        def here(answer: Any, to: Callable[[Any], object]) -> None:
+            if self in self.app.screen_stack:
+                to(answer)
+
+        self.app.thread.ask(name, question, lambda found: here(found, give), lambda e: here(e, fail or self.app.failed))
+
     def tick(self) -> None:
         """A second has passed."""
 
@@ -170,7 +186,7 @@ class ConsoleScreen(Screen[None]):
         self.draw_frame()
 
     def draw_frame(self) -> None:
-        if not self.is_mounted:
+        if not self.is_mounted or not self.children:  # not there yet, or being taken down
             return
         self.query_one("#top", Lines).show(*self.app.heading(self.crumbs(), self.size.width - 2))
         self.query_one("#banner", Lines).show(*self.app.banners())
@@ -178,6 +194,8 @@ class ConsoleScreen(Screen[None]):
         self.draw_keys()
 
     def draw_keys(self) -> None:
+        if self._typing_done is not None:
+            return  # what to type stands there, and it stays until that is done
         self.query_one("#keys", Lines).show(keys_line(self.keys_shown(), self.size.width - 2))
 
     def keys_shown(self) -> list[tuple[str, str]]:
@@ -227,6 +245,7 @@ class ConsoleScreen(Screen[None]):
         if not action.danger and not action.fields:
             self.app.carry_out(action, subject, {})
             return
+        from walkback_console.widgets.dialog import Dialog
 
         def says(answers: Mapping[str, str]) -> Sequence[str]:
             try:

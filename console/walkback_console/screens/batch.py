@@ -84,7 +84,7 @@ class BatchScreen(ConsoleScreen):
     # --- reading -------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        self.app.thread.ask("batch", self._read, self._got)
+        self.ask("batch", self._read, self._got)
 
     def _read(self, store: Store) -> tuple[list[Place], Subject]:
         """The members are those that there were when the screen was opened."""
@@ -202,7 +202,7 @@ class BatchScreen(ConsoleScreen):
             self.app.say(f"{n} of {of}: {key_of(row)}. Cancel ends it here; what was recorded stays.", "busy")
             self.confirm(find("happened"), found, then=lambda: self._happened(rest, n + 1, of))
 
-        self.app.thread.ask("happened", lambda store: load_operation(store, row["run_id"], row["step"]), ask)
+        self.ask("happened", lambda store: load_operation(store, row["run_id"], row["step"]), ask)
 
     def action_search(self) -> None:
         self.type_in("search", self.list.find, changed=self.list.find)
@@ -225,6 +225,7 @@ class BatchScreen(ConsoleScreen):
         )
         head.pad_right(max(1, 17 - head.cell_len))
         stake = t(row["stake"] or "", "strong")
+        stake.truncate(max(22, width // 4), overflow="ellipsis")  # so that no stake hides what it is for
         stake.pad_right(max(1, 13 - stake.cell_len))
         rest = two_ends(
             safe(row["description"] or row["tool"]), safe(key_of(row)), max(10, width - head.cell_len - stake.cell_len)

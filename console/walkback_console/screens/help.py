@@ -22,6 +22,24 @@ MOVING = (
     ("esc q", "back; from the inbox, q leaves"),
 )
 
+OWN = {
+    actions.RUNS: (
+        ("x", "faults only: runs that failed, need a person, were compensated or cancelled; again for all"),
+        ("/", "the beginning of an id, or status: agent: tag: since:"),
+    ),
+    actions.RUN: (
+        ("tab", "between the steps and what is known about one"),
+        ("1 2 3 4 5", "state, diff, operation, events, layers; s and d are state and diff"),
+        (", .", "one step back, one step forward; [ and ], too"),
+        ("< >", "to the write before, to the next write"),
+        ("g", "go to a step by its number"),
+        ("x", "faults only; again for all steps"),
+        ("a B", "the state after the step, or before it"),
+        ("b", "in the state: which step wrote the selected value"),
+    ),
+}
+"""Keys of one screen that only move or look."""
+
 
 class HelpScreen(ConsoleScreen):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_for(""), Binding("escape,q", "back", "Back", show=False)]
@@ -63,6 +81,7 @@ class HelpScreen(ConsoleScreen):
         below = [s for s in self.app.screen_stack if isinstance(s, ConsoleScreen) and s is not self]
         subject = below[-1].subject() if below else None
         lines = [Line("moving", keys, t(says)) for keys, says in MOVING]
+        lines += [Line("moving", keys, t(says)) for keys, says in OWN.get(self._about, ())]
         for action in actions.on_screen(self._about):
             reason = why_not(action, subject, self.app.who, read_only=self.app.read_only)
             keys = " ".join(KEY_NAMES.get(key, key) for key in action.keys)

@@ -61,6 +61,8 @@ class InboxScreen(ConsoleScreen):
         self._rows: list[Row] = []
         self._filter = filters.Filter()
         self._subject: Subject | None = None
+        self.first: tuple[int, list[Row]] | None = None
+        """What was read before there was a screen."""
         self._read_at = 0
         self._loaded = False
         self._wide = False
@@ -96,10 +98,14 @@ class InboxScreen(ConsoleScreen):
     # --- reading -------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        self.app.thread.ask("inbox", self._read, self._got)
+        if self.first is not None:
+            first, self.first = self.first, None
+            self._got(first)
+            return
+        self.ask("inbox", self.read, self._got)
         self._load_preview()
 
-    def _read(self, store: Store) -> tuple[int, list[Row]]:
+    def read(self, store: Store) -> tuple[int, list[Row]]:
         now = store.now()
         return now, with_bursts(store.inbox(now, limit=MOST))
 
@@ -136,9 +142,7 @@ class InboxScreen(ConsoleScreen):
                 return load_run(store, run_id)
             return load_operation(store, run_id, step)
 
-        self.app.thread.ask(
-            "preview", read, lambda found: self._got_preview(key, found), lambda e: self._no_preview(key, e)
-        )
+        self.ask("preview", read, lambda found: self._got_preview(key, found), lambda e: self._no_preview(key, e))
 
     def _nothing(self) -> str:
         return ":runs lists every run; new trouble appears here by itself."

@@ -68,7 +68,7 @@ class OperationScreen(ConsoleScreen):
 
     def load(self) -> None:
         run_id, step = self._run_id, self._step
-        self.app.thread.ask(
+        self.ask(
             "operation", lambda store: load_operation(store, run_id, step, writes=True), self._got, self._not_there
         )
 

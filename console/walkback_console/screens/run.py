@@ -153,7 +153,7 @@ class RunScreen(ConsoleScreen):
             rows = store.timeline(run_id, offset=start, limit=2 * PAGE, **which.wanted())
             return subject, failure, which, Steps(count, start, rows, index=index)
 
-        self.app.thread.ask("run", read, self._got, self._not_there)
+        self.ask("run", read, self._got, self._not_there)
 
     def _got(self, found: tuple[Subject, Mapping[str, Any], Which, Steps | None]) -> None:
         self._subject, self._failure, which, steps = found
@@ -204,7 +204,7 @@ class RunScreen(ConsoleScreen):
                 source.put(offset, rows)
                 self.list.loaded()
 
-        self.app.thread.ask(
+        self.ask(
             "steps",
             lambda store: store.timeline(self._run_id, offset=offset, limit=length, **which.wanted()),
             got,
@@ -312,7 +312,7 @@ class RunScreen(ConsoleScreen):
             else:
                 self.go_to(step)
 
-        self.app.thread.ask("write", read, go)
+        self.ask("write", read, go)
 
     def action_go_to(self) -> None:
         self.type_in("go to step", lambda typed: self.go_to(typed.strip()) if typed.strip() else None)
@@ -337,7 +337,7 @@ class RunScreen(ConsoleScreen):
             shown = store.step_offset(self._run_id, step, **which.wanted())
             return shown, shown if shown is not None else store.step_offset(self._run_id, step)
 
-        self.app.thread.ask("go to", read, go)
+        self.ask("go to", read, go)
 
     # --- finding -------------------------------------------------------------------------------------------------
 

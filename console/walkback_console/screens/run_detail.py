@@ -90,7 +90,7 @@ class Details:
                 self._screen.draw_keys()
 
         self._draw_tabs()
-        self._screen.app.thread.ask("detail", read, got)
+        self._screen.ask("detail", read, got)
 
     def _read_tab(self, store: Store, row: Row, tab: str, subject: Subject | None, events: list[Event]) -> Any:
         ascii_only = self._screen.app.ascii_only
@@ -191,9 +191,7 @@ class Details:
                 source.put(offset, rows)
                 self._detail.events.loaded()
 
-        self._screen.app.thread.ask(
-            "events", lambda store: _brief(store.events(self._run_id, after=offset, limit=length)), got
-        )
+        self._screen.ask("events", lambda store: _brief(store.events(self._run_id, after=offset, limit=length)), got)
 
     def selected(self, message: LineList.Selected) -> None:
         if message.control is self._detail.events:
@@ -212,7 +210,7 @@ class Details:
             if self._detail.events.selected == key:
                 self._detail.event_page.show(lines)
 
-        self._screen.app.thread.ask("event", read, got)
+        self._screen.ask("event", read, got)
 
     # --- finding -------------------------------------------------------------------------------------------------
 
@@ -248,7 +246,7 @@ class Details:
         self._blames += 1
         mine = self._blames
         app.say(f"looking for who wrote {format_path(path)} ...", "dim")
-        app.thread.ask(
+        self._screen.ask(
             "blame",
             lambda store: blame(store, self._run_id, path, n, cancelled=lambda: mine != self._blames),
             lambda found: self._got_blame(path, found) if mine == self._blames else None,

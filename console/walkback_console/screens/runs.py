@@ -212,8 +212,8 @@ class RunsScreen(ConsoleScreen):
                 new = store.count_runs(replace(where, since=max(where.since or 0, seen + 1))).n
             return now, found, new
 
-        self.app.thread.ask("runs", read, self._got)
-        self.app.thread.ask("runs count", lambda store: store.count_runs(self._query(store.now())), self._got_count)
+        self.ask("runs", read, self._got)
+        self.ask("runs count", lambda store: store.count_runs(self._query(store.now())), self._got_count)
 
     def _at_top(self) -> bool:
         return self._window.start is None and (not self.is_mounted or self.list.first_visible == 0)
@@ -266,7 +266,7 @@ class RunsScreen(ConsoleScreen):
             self._growing = False
             self.app.failed(error)
 
-        self.app.thread.ask("more runs", lambda store: read_more(store, self._query(store.now()), window, direction),
+        self.ask("more runs", lambda store: read_more(store, self._query(store.now()), window, direction),
                             got, failed)  # fmt: skip
 
     def _keep_in_view(self, window: Window, direction: int) -> None:
@@ -298,7 +298,7 @@ class RunsScreen(ConsoleScreen):
             self._note_top()
             self.draw_frame()
 
-        self.app.thread.ask("far runs", read, got)
+        self.ask("far runs", read, got)
 
     # --- the selected one ----------------------------------------------------------------------------------------
 
@@ -324,7 +324,7 @@ class RunsScreen(ConsoleScreen):
                 self._subject = None
                 self.query_one(Page).show([Line("title", "", t(error, "bad"))])
 
-        self.app.thread.ask("run preview", read, got, failed)
+        self.ask("run preview", read, got, failed)
 
     def _draw_preview(self) -> None:
         if self._subject is not None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.text import Text
+from textual import events
 from textual.binding import BindingType
 from textual.widget import Widget
 
@@ -56,6 +57,7 @@ class WorkersScreen(ConsoleScreen):
     DEFAULT_CSS = """
     WorkersScreen LineList { height: 1fr; }
     WorkersScreen Page { height: 6; border-top: solid $border; }
+    WorkersScreen.-tall Page { height: 12; }
     """
 
     def __init__(self) -> None:
@@ -80,6 +82,10 @@ class WorkersScreen(ConsoleScreen):
         super().on_mount()
         self.list.focus()
 
+    def on_resize(self, event: events.Resize) -> None:
+        super().on_resize(event)
+        self.set_class(event.size.height >= 34, "-tall")
+
     # --- reading -------------------------------------------------------------------------------------------------
 
     @property
@@ -87,7 +93,7 @@ class WorkersScreen(ConsoleScreen):
         return self.is_mounted and self._read_at > 0
 
     def load(self) -> None:
-        self.app.thread.ask("workers", read, self._got)
+        self.ask("workers", read, self._got)
 
     def _got(self, found: tuple[int, list[Row]]) -> None:
         self._read_at, self._rows = found
@@ -178,7 +184,7 @@ class WorkersScreen(ConsoleScreen):
         at = self._read_at
         if row["is"] == FREEZE:
             frozen = t(f"{'#' if self.app.ascii_only else '■'} FROZEN: {frozen_name(row)}", "bad")
-            return [frozen, t(f"{row['reason']} ({row['by']}, {ago(row['at'], at)})")]
+            return [frozen, t(f"by {row['by']}, {ago(row['at'], at)}: {row['reason']}")]
         if row["is"] == BREAKER:
             return self._breaker(row, at)
         if row["is"] == BATCH:
@@ -186,7 +192,7 @@ class WorkersScreen(ConsoleScreen):
             head = said(
                 t(f"{mark('open', ascii_only=self.app.ascii_only)} {row['action']}: ", "busy"), t(done, "strong")
             )
-            return [head, t(f"{row['reason']} ({row['by']}, {ago(row['at'], at)})")]
+            return [head, t(f"by {row['by']}, {ago(row['at'], at)}: {row['reason']}")]
         status = str(row["status"])
         beat = ago(row["beat_at"], at) if row["beat_at"] else "not yet"
         first = said(

@@ -20,6 +20,7 @@ from textual.widgets import Button, Input
 from walkback_console.actions import Field
 from walkback_console.safe_text import safe
 from walkback_console.widgets.frame import Lines
+from walkback_console.widgets.safe_input import SafeInput
 
 Answers = dict[str, str]
 
@@ -74,7 +75,7 @@ class Dialog(ModalScreen[Answers | None]):
             for field, default in self._fields:
                 yield Lines(id=f"label-{field.name}", classes="label")
                 # No placeholder: it would be taken for something that was typed.
-                yield Input(default, id=f"field-{field.name}", select_on_focus=False, compact=True)
+                yield SafeInput(default, id=f"field-{field.name}", select_on_focus=False, compact=True)
             yield Lines(id="problem")
             with Horizontal():
                 yield Button("Cancel", id="cancel", compact=True)

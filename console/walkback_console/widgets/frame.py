@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.segment import Segment
 from rich.text import Text
 from textual.geometry import Size
 from textual.strip import Strip
 from textual.widget import Widget
 
-from walkback_console.palette import paper
+from walkback_console.palette import paper, segments
 
 
 class Lines(Widget):
@@ -51,8 +50,7 @@ class Lines(Widget):
         lines = self._fold(width)
         if not 0 <= y < len(lines):
             return Strip.blank(width, style)
-        segments = [Segment(s.text, s.style) for s in lines[y].render(paper(self.app.theme), end="") if s.text]
-        return Strip(segments).adjust_cell_length(width).apply_style(style)
+        return Strip(segments(lines[y], self.app.theme)).adjust_cell_length(width).apply_style(style)
 
 
 def keys_line(pairs: Sequence[tuple[str, str]], width: int, *, last: tuple[str, str] = ("?", "help")) -> Text:

@@ -19,7 +19,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 
-from walkback_console.palette import paper
+from walkback_console.palette import segments
 from walkback_console.safe_text import safe
 from walkback_console.widgets.sources import Source
 
@@ -320,8 +320,7 @@ class LineView(ScrollView, Generic[R], can_focus=True):
         if state.ghost:  # grey, whatever colours the row had
             text = Text(text.plain)
         # Renderers make their text safe; here it costs next to nothing to be sure.
-        console = paper(self.app.theme)
-        return [Segment(safe(segment.text), segment.style) for segment in text.render(console) if segment.text]
+        return [Segment(safe(segment.text), segment.style) for segment in segments(text, self.app.theme)]
 
     def _style(self, state: RowState) -> Style:
         style = self.rich_style

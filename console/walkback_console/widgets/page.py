@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from rich.segment import Segment
 from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from walkback_console.palette import paper
+from walkback_console.palette import paper, segments
 from walkback_console.safe_text import safe
 from walkback_console.verdicts import Line
 
@@ -128,7 +127,6 @@ class Page(ScrollView, can_focus=True):
             return Strip.blank(width, style)
         self._seen.add(n)
         self.painted = True
-        console = paper(self.app.theme)
         _, label, text = self._folded[n]
-        segments = [Segment(s.text, s.style) for part in (label, text) for s in part.render(console, end="") if s.text]
-        return Strip(segments).adjust_cell_length(width).apply_style(style)
+        parts = [*segments(label, self.app.theme), *segments(text, self.app.theme)]
+        return Strip(parts).adjust_cell_length(width).apply_style(style)

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 
+from walkback_store import schema
 from walkback_store.backends.base import UNSTORABLE, Backend, ConnectionLost, Fetched, Query, Rejected, Statements
 from walkback_store.errors import (
     BadStoreURL,
@@ -35,6 +36,9 @@ HOME = (
 
 DISPATCH_LOCK = 0x57616C6B
 """Advisory lock: shared by dispatches, exclusive for a freeze."""
+
+
+schema.complete_for_postgresql()
 
 
 def shown(url: URL) -> str:

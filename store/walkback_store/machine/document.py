@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from walkback_store.machine import TRANSITIONS
 from walkback_store.machine.base import NONE, OPERATOR, UNCHANGED, Transition
+from walkback_store.machine.transitions import TRANSITIONS
 from walkback_store.words import Why
 
 INTRO = """# The state machine
