@@ -189,8 +189,6 @@ KNOWN = {
         "Segment(' ' * GUTTER + segments[0].text",
     ): "segments come from _segments, which uses safe",
     ("widgets/line_view.py", "Text(text.plain)"): "rendered by _segments, which uses safe",
-    ("widgets/page.py", "Segment(s.text"): "rendered from Lines, whose Texts are made by t and said",
-    ("widgets/frame.py", "Segment(s.text"): "rendered from Texts that were made before",
     ("widgets/frame.py", "Text.assemble((last[0]"): "a key and its label, from the table",
     ("widgets/frame.py", "Text.assemble((key, 'key')"): "a key and its label, from the table",
     ("widgets/dialog.py", "Text.assemble(field.label"): "the words of a field of the table",
