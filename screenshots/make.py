@@ -18,6 +18,7 @@ from typing import NamedTuple, cast
 
 from textual.pilot import Pilot
 
+from screenshots.small_png import small_png
 from tests.console.incident import Incident, fill
 from tests.console.pictures import local_font, to_png
 from walkback_console.app import Walkback, options_for
@@ -27,6 +28,7 @@ HERE = Path(__file__).parent
 SIZES = ((80, 24), (140, 40))
 THEMES = {"dark": DARK, "light": LIGHT}
 PATIENCE = 15.0
+ZOOM = 0.75
 
 At = Pilot[None]
 Walk = Callable[[At, Incident], Awaitable[object]]
@@ -170,7 +172,7 @@ def main(names: list[str]) -> None:
                     svg = asyncio.run(shoot(shot, incident, (width, height), theme))
                     file = HERE / f"{shot.name}-{width}x{height}-{theme}"
                     file.with_suffix(".svg").write_text(svg)
-                    file.with_suffix(".png").write_bytes(to_png(svg, zoom=0.75))
+                    file.with_suffix(".png").write_bytes(small_png(to_png(svg, zoom=ZOOM)))
                     print(file.with_suffix(".png").relative_to(HERE.parent), flush=True)
     (HERE / "README.md").write_text(readme())
 

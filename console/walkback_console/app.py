@@ -10,7 +10,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -31,6 +31,8 @@ from walkback_console.store_thread import Answer, Heard, StoreThread
 from walkback_console.subjects import Subject, load_run
 
 if TYPE_CHECKING:
+    from textual.filter import LineFilter
+
     from walkback_console.screens.base import ConsoleScreen
     from walkback_console.screens.inbox import InboxScreen
     from walkback_store import Store
@@ -93,6 +95,7 @@ class Walkback(OneKeyAtATime):
         self.options = options
         self.read_only = options.read_only
         self.ascii_only = options.ascii_only
+        self._ascii = ascii_filters(options)
         self.who = Who("operator:?", VIEWER, options.claim)
         self.overview = Overview()
         self.command_history: list[str] = []
@@ -157,6 +160,9 @@ class Walkback(OneKeyAtATime):
         self.who, self._offset = found
         self.redraw()
 
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return [*super().get_line_filters(), *self._ascii]
+
     def now(self) -> int:
         """By the clock that dates the store."""
         return time.time_ns() // 1000 + self._offset
@@ -173,8 +179,7 @@ class Walkback(OneKeyAtATime):
 
     def on_from_store(self, message: FromStore) -> None:
         said = message.said
-        top = self.top
-        if self._left or (top is not None and top.is_mounted and not top.children):
+        if self._ending():
             return  # the screens that it is for are being taken down
         if isinstance(said, Heard):
             self._on_heard(said)
@@ -237,7 +242,13 @@ class Walkback(OneKeyAtATime):
             self._lost = "it has not answered for some seconds."
             self.redraw()
 
+    def _ending(self) -> bool:
+        top = self.top
+        return self._left or (top is not None and top.is_mounted and not top.children)
+
     def _tick(self) -> None:
+        if self._ending():
+            return
         if (screen := self.top) is not None:
             screen.tick()
         self.redraw()
@@ -540,6 +551,14 @@ class Walkback(OneKeyAtATime):
             self.say(problem or f"opened {place[0]}:{place[1]}", "unsure" if problem else "good")
 
         self.thread.ask("source", lambda store: outside.source_of(store, run_id), edit)
+
+
+def ascii_filters(options: Options) -> list[LineFilter]:
+    if not options.ascii_only:
+        return []
+    from walkback_console.ascii_only import OnlyASCII
+
+    return [OnlyASCII(sys.stdout.encoding or "ascii")]
 
 
 def safe_lines(text: str) -> str:

@@ -67,7 +67,7 @@ class LineView(ScrollView, Generic[R], can_focus=True):
         & > .line-list--cursor-blurred { background: $boost; }
         & > .line-list--mark { color: $warning; text-style: bold; }
         & > .line-list--ghost { color: $text-muted; text-style: italic; }
-        & > .line-list--flash { background: $warning 20%; }
+        & > .line-list--flash { background: $warning 15%; }
         & > .line-list--faint { color: $text-muted; }
     }
     """
