@@ -87,6 +87,8 @@ class Action:
     make: Callable[[Subject, Answers, str], list[Transition]] | None = None
     """None for what changes nothing: the screen does it."""
     command: Callable[[Subject, Answers], str] | None = None
+    button: str = ""
+    """On what confirms it, where the label alone would be misread."""
     hidden: bool = False
     """It works, but stands in no footer: there is no room for everything."""
 
@@ -142,7 +144,7 @@ TABLE: tuple[Action, ...] = (
     Action("happened", ("h",), "it happened", "You looked, and it did: give the evidence and the result.",
            on=CALLS, role=OPERATOR, danger=True, disabled=do.not_unknown, effects=do.happened_effects, make=do.happened,
            fields=(Field("evidence", "Evidence", hint="what shows that it happened: a number, a link, what you saw"),
-                   Field("result", "Result", required=False, hint="what the tool would have returned, as JSON"),
+                   Field("result", "Result", required=False, hint="what the tool would have returned; JSON"),
                    REASON),
            command=do.says("resolve", "--happened", flags={"evidence": "evidence", "result": "result"})),
     Action("fail", ("f",), "it did not: fail", "It did not happen, and is not tried again: the agent sees a failure.",
@@ -174,7 +176,8 @@ TABLE: tuple[Action, ...] = (
            effects=do.pause_effects, make=do.pause, fields=(MAYBE_REASON,), command=do.about_run("pause"), hidden=True),
     Action("cancel", ("X",), "cancel", "The run ends at its next boundary; what it did stands.", on=ON_RUNS,
            role=OPERATOR, danger=True, disabled=do.not_in(do.OPEN, "cancelled"), effects=do.cancel_effects,
-           make=do.cancel, fields=(REASON,), command=do.about_run("cancel"), hidden=True),
+           make=do.cancel, fields=(REASON,), command=do.about_run("cancel"), button="Cancel the run",
+           hidden=True),
     Action("freeze", ("F",), "freeze", "Stop every call of a tool, an agent, a service, or all of them, at once.",
            role=OPERATOR, danger=True, effects=do.freeze_effects, make=do.freeze,
            fields=(Field("what", "Freeze", hint="tool NAME | agent NAME | service NAME | everything",
@@ -185,7 +188,7 @@ TABLE: tuple[Action, ...] = (
            command=do.freeze_command("unfreeze", do.unfreeze_default), hidden=True),
     Action("undo", ("u",), "take back", "Take back what was decided and has not been carried out yet.",
            role=OPERATOR, disabled=do.nothing_waits, effects=do.take_back_effects, make=do.take_back,
-           command=do.about_run("undo"), on=ON_RUNS),
+           command=do.about_run("undo"), on=ON_RUNS | {BATCH}),
     Action("note", ("w",), "note", "Words for the next person, kept with the run.", on=ON_RUNS, role=OPERATOR,
            disabled=do.no_run, make=do.note, fields=(Field("reason", "Note"),), hidden=True,
            effects=lambda s, _: [f"The note is kept with {s.place}. Nothing else changes."], command=do.says("note")),

@@ -254,6 +254,9 @@ def cannot_resume(subject: Subject) -> str | None:
 
 def cannot_undo(subject: Subject) -> str | None:
     run, row = subject.run, subject.operation
+    if row is not None and (row["effect"] == "read" or row["compensates"] is not None):
+        what = "a read changes nothing" if row["effect"] == "read" else "it is an undo itself"
+        return f"{what}; t opens the whole run, of which c undoes more"
     if run is not None and (run["unknown_operations"] or run["pending_operations"] or run["awaiting_operations"]):
         if row is not None and row["status"] == "unknown":
             return "what may still happen cannot be undone: say first whether it happened, then undo it"

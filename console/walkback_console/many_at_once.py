@@ -23,7 +23,8 @@ SPACING = SECOND
 TARGETS_SHOWN = 4
 
 CLASSES = (
-    "happened", "absent", "absent so far", "cannot tell", "in part", "not looked at", "under way", "failed", "settled",
+    "happened", "absent", "absent so far", "cannot tell", "in part", "not looked at", "asks for approval", "under way",
+    "failed", "settled",
 )  # fmt: skip
 OPEN = frozenset({"absent", "absent so far", "cannot tell", "in part", "not looked at"})
 """Classes that a person can still decide about."""
@@ -42,7 +43,9 @@ def class_of(row: Row) -> str:
         }.get(row["evidence"] or "", "not looked at")
     if row["status"] == "succeeded":
         return "happened"
-    if row["status"] in {"pending", "awaiting_approval"}:
+    if row["status"] == "awaiting_approval":
+        return "asks for approval"
+    if row["status"] == "pending":
         return "under way"
     return "failed" if row["status"] in {"failed", "denied"} else "settled"
 

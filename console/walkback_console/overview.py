@@ -10,7 +10,7 @@ from rich.text import Text
 
 from walkback_console.actions import Who
 from walkback_console.deciding import frozen_name
-from walkback_console.plain_words import SECOND, age, ago, many, moment
+from walkback_console.plain_words import SECOND, age, ago, is_silent, many, moment
 from walkback_console.safe_text import safe
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ class Overview:
     at: int = 0
     counts: dict[str, Count] = field(default_factory=dict)
     alive: int = 0
+    silent: int = 0
+    """They count as alive until another worker declares them lost, but have not been heard of for longer than that."""
     lost: int = 0
     freezes: tuple[Row, ...] = ()
     decisions: tuple[Row, ...] = ()
@@ -40,7 +42,8 @@ def load(store: Store) -> Overview:
     return Overview(
         at=now,
         counts=store.inbox_counts(now),
-        alive=sum(w["status"] == "alive" for w in workers),
+        alive=sum(w["status"] == "alive" and not is_silent(w, now) for w in workers),
+        silent=sum(is_silent(w, now) for w in workers),
         lost=sum(w["status"] == "lost" for w in workers),
         freezes=tuple(store.freezes()),
         decisions=tuple(store.waiting_decisions(limit=50)),
@@ -78,6 +81,7 @@ def second_line(found: Overview, *, kinds: bool = True) -> Text:
     if kinds and each:
         text.append(Text(f": {', '.join(each)}"))
     workers = f"{many(found.alive, 'worker')} alive" if found.alive else "NO WORKER ALIVE"
+    workers += f" ({found.silent} silent)" if found.silent else ""
     text.append(Text.assemble(" · ", (workers, "plain" if found.alive else "bad")))
     breakers = [f for f in found.freezes if f["until"] is not None]
     frozen = [f for f in found.freezes if f["until"] is None]

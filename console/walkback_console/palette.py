@@ -60,7 +60,7 @@ STATUS = {
     "denied": ("bad", "⊘", "-"), "duplicate_suspected": ("unsure", "‼", "d"), "diverged": ("bad", "≠", "#"),
     "drift": ("unsure", "≈", "%"), "compensation_failed": ("bad", "✗", "x"), "budget_spent": ("unsure", "$", "$"),
     "review": ("unsure", "!", "!"), "stuck": ("unsure", "■", "s"), "approval": ("unsure", "◆", "a"),
-    "alive": ("good", "●", "*"), "lost": ("bad", "✗", "x"), "stopped": ("dim", "○", "o"),
+    "alive": ("good", "●", "*"), "lost": ("bad", "✗", "x"), "silent": ("bad", "◌", "?"), "stopped": ("dim", "○", "o"),
     "asked": ("unsure", "◆", "a"), "given": ("good", "✓", "+"), "refused": ("bad", "⊘", "-"),
     "expired": ("dim", "∅", "0"), "consumed": ("good", "✓", "+"), "open": ("busy", "▶", ">"),
     "done": ("good", "✓", "+"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 MILLISECOND = 1_000
 SECOND = 1_000_000
@@ -95,3 +97,9 @@ def parse_duration(text: str) -> int:
     if found is None:
         raise ValueError(f"{text!r} is not a duration: give a number and one of s, m, h, d or w, such as 30d or 12h")
     return int(found[1]) * _UNITS[found[2]]
+
+
+def is_silent(worker: Mapping[str, Any], now: int) -> bool:
+    """Nobody declares the last worker lost, for that is what workers do; so whoever looks says what they see."""
+    heard = max(worker["beat_at"] or 0, worker["started_at"])
+    return bool(worker["status"] == "alive" and now - heard > worker["lease"] + 2 * SECOND)

@@ -167,6 +167,8 @@ def operation_lines(subject: Subject, *, ascii_only: bool = False) -> list[Line]
     state = f"{run['agent']} {run['agent_version']} · {why}{since}"
     place = f" · {position_of(run, row['step'])} · {owner} · "
     lines.append(Line(ABOUT, "run", said(t(run["run_id"], "strong"), t(place), t(state, "dim"))))
+    if run["why_detail"] and run["why"] != "unknown" and run["why_step"] in (None, row["step"]):
+        lines.append(Line(ABOUT, "asks", t(f"{run['why']}: {run['why_detail']}", "unsure")))
     lines.append(Line(CONTRACT, "contract", contract_of(row, subject.at, ascii_only=ascii_only)))
     for f in subject.freezes:
         if f["scope"] == "everything" or f["name"] in {row["tool"], run["agent"], row["service"]}:
@@ -227,6 +229,8 @@ def _proven(row: Row, events: list[Event], at: int) -> Text:
 def _retry_safe(row: Row, at: int) -> Text:
     if row["status"] in {"succeeded", "compensated"}:
         return t("no: it happened")
+    if row["status"] in {"failed", "denied", "awaiting_approval"}:
+        return t("yes: it did not happen", "good")
     safe_now = row["evidence"] == "absent" or key_holds(row, at)
     return t(f"{'yes' if safe_now else 'NO'}: {risk_of_retry(row, at, short=True)}", "good" if safe_now else "bad")
 
@@ -418,7 +422,9 @@ def choices(subject: Subject, who: Who, *, read_only: bool = False) -> list[Choi
     safe_retry = bool(row) and (row["evidence"] == "absent" or key_holds(row, subject.at))
     order = ["verify", "happened", "fail", "retry"] if not safe_retry else ["verify", "happened", "retry", "fail"]
     if row.get("status") != "unknown":
-        order = ["compensate"] if row.get("status") in {"succeeded", "failed", "compensated"} else []
+        order = ["compensate"] if row.get("status") == "succeeded" else []
+        if (subject.run or {}).get("status") == "needs_operator":
+            order = ["resume", *order, "cancel"]
         order = (["dismiss"] if row.get("duplicate_suspected") else []) + order
     then = {
         "verify": "a worker looks; if it is found, the run goes on",
@@ -426,6 +432,8 @@ def choices(subject: Subject, who: Who, *, read_only: bool = False) -> list[Choi
         "retry": f"in 10 s; {_short_risk(row, subject.at)}",
         "fail": "the agent sees it fail" + ("; transaction undone" if row.get("scope") else " and goes on"),
         "compensate": f"a worker calls {row.get('compensate') or 'its compensation'} in 10 s, then asks what next",
+        "resume": "in 10 s the run goes on from where it stopped",
+        "cancel": "the run ends; what it did stands",
         "handover": "it stays here, for somebody else, with a note",
         "dismiss": "the suspicion ends; nothing is called",
     }

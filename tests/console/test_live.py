@@ -115,8 +115,8 @@ def test_what_changed_on_an_opened_operation_is_shown_where_it_is(store: Store, 
         screen.settle()
         screen.press("down", "down")
         shown = screen.settle().splitlines()
-        store.do(AddNote(actor="operator:bob", run_id="first", reason="mine", owner="operator:bob"))
-        screen.wait_for("bob")
+        store.do(AddNote(actor="operator:bob", run_id="first", reason="mine", owner="bob"))
+        screen.wait_for("owner bob")
         after = screen.text.splitlines()
         where = next(n for n, line in enumerate(shown) if "contract" in line)
         assert "contract" in after[where]  # the page has not scrolled

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,10 @@ KEYS = ("down", "down", "up", "j", "k", "v", "v", "v", "home", "end", "pagedown"
 
 
 def unknown(store: Store, run_id: str) -> None:
-    held = driver.held(store, run_id, worker=f"w-{run_id}")
+    # An agent for each: what is verified again could be claimed by anybody who has its agent.
+    driver.register(store, f"w-{run_id}", [run_id])
+    driver.start(store, run_id, agent=run_id)
+    held = driver.claim(store, f"w-{run_id}", run_id)
     driver.park_unknown(held, "1", tool=f"pay-{run_id}", description=f"for {run_id}", can_verify=True)
 
 
@@ -64,8 +68,9 @@ class Watched(Walkback):
 
 def under_cursor(lines: list[str]) -> str:
     """The second line of a row ends with its run and step."""
-    marked = [line.rstrip() for line in lines if line.startswith("▌")]
-    return marked[-1].split("  ")[-1].strip().replace(" #", "#") if marked else ""
+    marked = [line for line in lines if line.startswith("▌")]
+    found = re.search(r"(run-\d+) (#1)", marked[-1]) if marked else None
+    return "".join(found.groups()) if found else ""
 
 
 def send(app: Watched, key: str) -> None:
@@ -83,7 +88,6 @@ async def trial(app: Watched, pilot: Pilot[None], screen: InboxScreen, rows: lis
     def give() -> None:
         screen._got((screen._read_at, list(here)))
 
-    screen.read = lambda store: (store.now(), list(here))  # type: ignore[method-assign]
     give()
     for _ in range(chance.randint(1, 3)):
         what = chance.random()

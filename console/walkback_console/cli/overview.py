@@ -11,7 +11,7 @@ from walkback_console.cli.printing import Column, Printer, as_json, t
 from walkback_console.cli.reading import show_freezes
 from walkback_console.cli.session import Session
 from walkback_console.people_words import did, who
-from walkback_console.plain_words import DAY, HOUR, age, ago, iso, left, many, utc
+from walkback_console.plain_words import DAY, HOUR, age, ago, is_silent, iso, left, many, utc
 from walkback_store.machine.base import STORE
 from walkback_store.paging import MAX_PAGE
 from walkback_store.words import BatchStatus, WorkerStatus
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from walkback_store.log import Event, Row
 
 SHIFT = 8 * HOUR
-STATUS_STYLES = {"alive": "green", "lost": "bold red", "stopped": "bright_black"}
+STATUS_STYLES = {"alive": "green", "lost": "bold red", "silent": "bold red", "stopped": "bright_black"}
 
 
 # --- workers -----------------------------------------------------------------------------------------------------
@@ -48,8 +48,11 @@ def workers(session: Session, every: bool) -> None:
         )
         return
     out = Printer()
-    alive = sum(w["status"] == WorkerStatus.ALIVE for w in found)
+    silent = sum(is_silent(w, at) for w in found)
+    alive = sum(w["status"] == WorkerStatus.ALIVE for w in found) - silent
     out.line(t(f"{many(alive, 'worker')} alive." if alive else "No worker is alive: no run moves.", "bold"))
+    if silent:
+        out.line(t(f"{many(silent, 'worker')} silent for longer than the lease: gone, or cut off.", "bold red"))
     if not alive:
         out.line(t("Start one:  walkback work MODULE:APP", "bright_black"))
     show_freezes(out, freezes, at)
@@ -78,8 +81,8 @@ def _worker_row(worker: Row, held: int, at: int) -> list[Text]:
     agents = ", ".join(f"{name} v{'/'.join(versions)}" for name, versions in sorted(worker["agents"].items()))
     beat = ago(worker["beat_at"], at) if worker["beat_at"] else "never"
     where = f"{worker['host']} pid {worker['pid']}, {agents or 'no agents'}"
-    status = t(worker["status"], STATUS_STYLES.get(worker["status"], ""))
-    return [t(worker["worker"]), status, t(held or ""), t(beat), t(where)]
+    status = "silent" if is_silent(worker, at) else worker["status"]
+    return [t(worker["worker"]), t(status, STATUS_STYLES.get(status, "")), t(held or ""), t(beat), t(where)]
 
 
 def _batch(batch: Row, at: int) -> str:

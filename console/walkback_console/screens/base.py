@@ -272,7 +272,9 @@ class ConsoleScreen(Screen[None]):
         about = subject.place or (many(len(subject.members), "operation") if subject.members else "the store")
         fields = [(field, field.default(subject)) for field in action.fields]
         title = f"{action.label}: {about}"
-        self.app.push_screen(Dialog(title, says, fields, confirm=action.label.capitalize(), check=check), answered)
+        confirm = action.button or action.label.capitalize()
+        leave = "Keep it" if confirm.startswith("Cancel") else "Cancel"
+        self.app.push_screen(Dialog(title, says, fields, confirm=confirm, leave=leave, check=check), answered)
 
     # --- typing --------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from walkback_console import actions
-from walkback_console.actions import find
+from walkback_console.actions import Action, find
 from walkback_console.columns import two_ends
 from walkback_console.many_at_once import CLASSES, OPEN, class_of, split, stake_sum
 from walkback_console.palette import mark, meaning
@@ -32,7 +32,13 @@ Row = dict[str, Any]
 Place = tuple[str, str]
 IN_ORDER = (*(name for name in CLASSES if name in OPEN), *(name for name in CLASSES if name not in OPEN))
 """What somebody has to decide about first, so that one tab is enough to choose it."""
-LOOKS = {"happened": "succeeded", "under way": "running", "failed": "failed", "settled": "compensated"}
+LOOKS = {
+    "happened": "succeeded",
+    "asks for approval": "approval",
+    "under way": "running",
+    "failed": "failed",
+    "settled": "compensated",
+}
 """The status whose mark and colour a class has; those that are open look like what they are, unknown."""
 
 
@@ -204,12 +210,26 @@ class BatchScreen(ConsoleScreen):
 
         self.ask("happened", lambda store: load_operation(store, row["run_id"], row["step"]), ask)
 
+    def perform(self, action: Action, subject: Subject | None = None) -> None:
+        """`u` for a batch of which nothing has gone out yet: it is stopped, which comes to the same."""
+        batch = None if self._all is None else self._all.batch
+        if action.id == "undo" and batch is not None and batch["status"] == "open":
+            super().perform(find("stop_batch"), self._all)
+        else:
+            super().perform(action, subject)
+
     def action_search(self) -> None:
         self.type_in("search", self.list.find, changed=self.list.find)
 
     def keys_shown(self) -> list[tuple[str, str]]:
+        last = {"F": 1, "u": 2, "enter": 3}
         found = [pair for pair in super().keys_shown() if pair[1] != "whole run"]
-        return [("tab", "class"), ("space", "mark"), *found, ("esc", "back")]
+        return [
+            ("tab", "class"),
+            *sorted(found, key=lambda pair: last.get(pair[0], 0)),
+            ("space", "mark"),
+            ("esc", "back"),
+        ]
 
     def text_of_all(self) -> str:
         rows = self._all.members if self._all is not None else ()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.text import Text
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from walkback_console import actions, filters
@@ -49,7 +49,10 @@ def with_bursts(rows: Sequence[Row]) -> list[Row]:
 
 class InboxScreen(ConsoleScreen):
     where = actions.INBOX
-    BINDINGS: ClassVar[list[BindingType]] = bindings_for(actions.INBOX)
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "stay", "Stay", show=False),
+        *bindings_for(actions.INBOX),
+    ]
     DEFAULT_CSS = """
     InboxScreen LineList { height: 1fr; }
     InboxScreen Page { height: 8; border-top: solid $border; background: $surface; }
@@ -216,6 +219,9 @@ class InboxScreen(ConsoleScreen):
         row = self.list.selected_row
         if row is None:
             return
+        if row["kind"] == "stuck" and row["n"] > 1:  # what they have alike is who would take them
+            self.app.open_runs(f"agent:{row['agent']}")
+            return
         if row["n"] > 1:
             from walkback_console.screens.batch import BatchScreen
 
@@ -224,6 +230,13 @@ class InboxScreen(ConsoleScreen):
             self.app.open_operation(row["run_id"], row["step"])
         else:
             self.app.open_run(row["run_id"], row["step"])
+
+    def action_stay(self) -> None:
+        """One esc too many does not leave the console; it ends a filter, if there is one."""
+        if self._filter.typed:
+            self._filtered("")
+        else:
+            self.app.say("this is the inbox; q leaves the console.", "dim")
 
     # --- filter --------------------------------------------------------------------------------------------------
 
@@ -301,6 +314,14 @@ def stake_of(row: Row) -> str:
     return f"{unit}{total}" if row["stake"].startswith(unit) else f"{total} {unit}"
 
 
+STUCK = {
+    "no_worker": "no worker has this version; start one: walkback work MODULE:APP",
+    "overdue": "workers that could take it have not for 15 minutes: are they busy, or do they hang? :workers",
+    "worker_lost": "its worker is gone; any other that has this version takes it over: walkback work MODULE:APP",
+    "approval_lapsed": "its approval has expired; a worker has to tell the agent: walkback work MODULE:APP",
+}
+
+
 def preview(row: Row, subject: Subject, who: Any, read_only: bool, ascii_only: bool) -> list[Line]:
     """The whole of what the row says, the last error, the contract, and the safest next action."""
     call, run = subject.operation, subject.run or {}
@@ -313,9 +334,11 @@ def preview(row: Row, subject: Subject, who: Any, read_only: bool, ascii_only: b
     place = place if row["n"] == 1 else f"{place} and {many(row['n'] - 1, 'other')}"
     if row["kind"] == "approval":
         lines.append(Line("about", "rule", t(row["why"])))
-    error = call["error"] if call is not None else None
+    if row["kind"] == "stuck":
+        lines.append(Line("about", "why", t(f"{row['why']}: {row['detail'] or row['agent']}")))
+    error = call["error"] if call is not None and row["kind"] != "stuck" else None
     detail = (": ".join(filter(None, (call["error_class"], error))) if error and call else "") or row["detail"] or ""
-    if detail:
+    if detail and row["kind"] != "stuck":
         lines.append(Line("about", "last error" if error else "why", t(detail, "bad" if error else "")))
     if call is not None:
         lines.append(Line("about", "contract", contract_of(call, subject.at, ascii_only=ascii_only)))
@@ -329,6 +352,10 @@ def preview(row: Row, subject: Subject, who: Any, read_only: bool, ascii_only: b
 
 def _safest(row: Row, subject: Subject, who: Any, read_only: bool) -> Text:
     kind = row["kind"]
+    if kind == "stuck":
+        return t(STUCK.get(row["why"], "enter to look closer"))
+    if kind == "approval" and row["n"] > 1:
+        return said(("enter", "key"), f" lists all {row['n']:,}; each is read, and approved or refused, by itself")
     if row["n"] > 1:
         return said(("enter", "key"), f" to see all {row['n']:,}, verify them together and split them by what is found")
     if kind == "approval":
@@ -338,7 +365,6 @@ def _safest(row: Row, subject: Subject, who: Any, read_only: bool) -> Text:
             if choice.why_not is None:
                 return said((choice.action.keys[0], "key"), f" {choice.action.label}: ", t(choice.then))
     hints = {
-        "stuck": "start a worker that has this version: walkback work MODULE:APP",
         "diverged": "the agent's code no longer fits its record: enter shows where; put the old code back, or cancel",
         "drift": "the answer has another shape: enter shows which fields; then R resumes, or X cancels",
         "compensation_failed": "enter shows which undo failed; mend its cause, then R tries it again",

@@ -142,7 +142,8 @@ class OperationScreen(ConsoleScreen):
 
     def keys_shown(self) -> list[tuple[str, str]]:
         found = super().keys_shown()
-        if self.where == actions.APPROVAL and self.is_mounted and not self.page.seen(ARGUMENTS):
+        asked = self._subject is not None and (self._subject.approval or {}).get("status") == "asked"
+        if self.where == actions.APPROVAL and asked and self.is_mounted and not self.page.seen(ARGUMENTS):
             found = [("space", "read on, to approve"), *(pair for pair in found if pair[0] != "a")]
         return [*found, ("esc", "back")]
 

@@ -15,7 +15,7 @@ from walkback_console.actions import find
 from walkback_console.columns import columns
 from walkback_console.deciding import frozen_name
 from walkback_console.palette import mark, meaning
-from walkback_console.plain_words import DAY, ago, duration, left, many
+from walkback_console.plain_words import DAY, ago, duration, is_silent, left, many
 from walkback_console.screens.base import ConsoleScreen, bindings_for
 from walkback_console.subjects import Subject
 from walkback_console.verdicts import Line, said, t
@@ -193,7 +193,7 @@ class WorkersScreen(ConsoleScreen):
                 t(f"{mark('open', ascii_only=self.app.ascii_only)} {row['action']}: ", "busy"), t(done, "strong")
             )
             return [head, t(f"by {row['by']}, {ago(row['at'], at)}: {row['reason']}")]
-        status = str(row["status"])
+        status = "silent" if is_silent(row, at) else str(row["status"])
         beat = ago(row["beat_at"], at) if row["beat_at"] else "not yet"
         first = said(
             t(f"{mark(status, ascii_only=self.app.ascii_only)} {status}  ", meaning(status)),

@@ -57,6 +57,7 @@ class Dialog(ModalScreen[Answers | None]):
         fields: Sequence[tuple[Field, str]],
         *,
         confirm: str,
+        leave: str = "Cancel",
         check: Callable[[Mapping[str, str]], str | None] = lambda _: None,
     ) -> None:
         """`says` and `check` are asked again whenever something is typed; `fields` come with their defaults."""
@@ -65,6 +66,7 @@ class Dialog(ModalScreen[Answers | None]):
         self._says = says
         self._fields = list(fields)
         self._confirm = confirm
+        self._leave = leave
         self._check = check
         self.ready = False
 
@@ -78,7 +80,7 @@ class Dialog(ModalScreen[Answers | None]):
                 yield SafeInput(default, id=f"field-{field.name}", select_on_focus=False, compact=True)
             yield Lines(id="problem")
             with Horizontal():
-                yield Button("Cancel", id="cancel", compact=True)
+                yield Button(self._leave, id="cancel", compact=True)
                 yield Button(self._confirm, id="confirm", compact=True)
 
     def on_mount(self) -> None:

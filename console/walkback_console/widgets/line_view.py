@@ -259,7 +259,7 @@ class LineView(ScrollView, Generic[R], can_focus=True):
         strip, key = self._line_at(y)
         self._drawn[y] = strip, key
         line = y + self.scroll_offset.y - self._lead
-        if self._cursor >= 0 and line == self._cursor * self._row_height:
+        if self._cursor >= 0 and line == (self._cursor + 1) * self._row_height - 1:  # of half a row, its id may lack
             self.painted = key
         if self._missing and not self._will_ask:
             self._will_ask = True
