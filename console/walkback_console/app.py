@@ -487,71 +487,6 @@ class Walkback(OneKeyAtATime):
                 if why_not(action, top.subject(), self.who, read_only=self.read_only) is None and action.id != "open":
                     yield SystemCommand(action.label.capitalize(), action.says, lambda a=action: top.perform(a))
 
-    # --- out of the console --------------------------------------------------------------------------------------
-
-    def do_copy(self, subject: Subject | None) -> None:
-        self.copied(subject.place if subject is not None else "")
-
-    def do_copy_command(self, subject: Subject | None) -> None:
-        self.copied("" if subject is None else f"walkback show {outside.quoted(subject.place)}")
-
-    def copied(self, text: str) -> None:
-        if not text:
-            self.say("copy: nothing is selected.", "unsure")
-            return
-        how = outside.copy(text, self.copy_to_clipboard)
-        self.say(f"{how}: {text}", "good")
-
-    def do_pager(self, _: Subject | None) -> None:
-        if (screen := self.top) is not None:
-            with self.suspend():
-                outside.page(safe_lines(screen.text_of_all()))
-            self.refresh()
-
-    def do_save(self, subject: Subject | None) -> None:
-        if (screen := self.top) is not None:
-            name = (subject.place if subject is not None else "") or screen.where
-            self.say(outside.save(safe_lines(screen.text_of_all()), name), "good")
-
-    def do_similar(self, subject: Subject | None) -> None:
-        if subject is not None and subject.run is not None:
-            self.open_runs("", subject.run["fingerprint"])
-
-    def do_last_good(self, subject: Subject | None) -> None:
-        if subject is None or subject.run is None:
-            return
-        run = subject.run
-
-        def newest(store: Store) -> str | None:
-            from walkback_store.queries import RunFilter
-
-            rows = store.runs(RunFilter(status=["succeeded"], agent=run["agent"]), limit=2).rows
-            return next((str(row["run_id"]) for row in rows if row["run_id"] != run["run_id"]), None)
-
-        def go(found: str | None) -> None:
-            if found is None:
-                self.say(f"no other run of {run['agent']} has succeeded.", "unsure")
-            else:
-                self.open_run(found)
-
-        self.thread.ask("last good", newest, go)
-
-    def do_source(self, subject: Subject | None) -> None:
-        if subject is None or subject.run is None:
-            return
-        run_id = subject.run_id
-
-        def edit(place: tuple[str, int] | None) -> None:
-            if place is None:
-                self.say("the record does not say which line of code failed.", "unsure")
-                return
-            with self.suspend():
-                problem = outside.edit(*place)
-            self.refresh()
-            self.say(problem or f"opened {place[0]}:{place[1]}", "unsure" if problem else "good")
-
-        self.thread.ask("source", lambda store: outside.source_of(store, run_id), edit)
-
 
 def ascii_filters(options: Options) -> list[LineFilter]:
     if not options.ascii_only:
@@ -559,11 +494,6 @@ def ascii_filters(options: Options) -> list[LineFilter]:
     from walkback_console.ascii_only import OnlyASCII
 
     return [OnlyASCII(sys.stdout.encoding or "ascii")]
-
-
-def safe_lines(text: str) -> str:
-    """Each line made safe by itself, so that they stay lines."""
-    return "\n".join(safe(line) for line in text.split("\n"))
 
 
 def options_for(

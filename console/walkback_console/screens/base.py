@@ -18,6 +18,7 @@ from textual.widgets import Input
 from walkback_console import actions
 from walkback_console.actions import Action, checked, find, why_not
 from walkback_console.deciding import BadAnswer
+from walkback_console.errands import ERRANDS
 from walkback_console.plain_words import many
 from walkback_console.safe_text import safe
 from walkback_console.subjects import Subject, with_writes
@@ -224,9 +225,11 @@ class ConsoleScreen(Screen[None]):
         if reason is not None:
             self.refuse(action, reason)
         elif action.make is None:
-            own = getattr(self, f"do_{action.id}", None) or getattr(self.app, f"do_{action.id}", None)
+            own = getattr(self, f"do_{action.id}", None)
             if own is not None:
                 own(subject)
+            elif action.id in ERRANDS:
+                ERRANDS[action.id](self.app, subject)
         elif subject is not None and action.id == "compensate" and not subject.writes:
             self.app.thread.ask(
                 "writes",

@@ -9,7 +9,7 @@ from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
-from walkback_console import actions
+from walkback_console import actions, errands
 from walkback_console.plain_words import clock
 from walkback_console.screens.base import ConsoleScreen, bindings_for
 from walkback_console.subjects import Subject
@@ -66,7 +66,7 @@ class LogScreen(ConsoleScreen):
 
     def do_copy(self, _: Subject | None) -> None:
         entry = self.list.selected_row
-        self.app.copied("" if entry is None else entry[2])
+        errands.copied(self.app, "" if entry is None else entry[2])
 
     do_copy_command = do_copy
 

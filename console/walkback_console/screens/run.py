@@ -13,7 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widget import Widget
 
-from walkback_console import actions
+from walkback_console import actions, errands
 from walkback_console.plain_words import many
 from walkback_console.run_words import failure_of, head_lines, step_status, took_words, what_of_step
 from walkback_console.screens.base import ConsoleScreen, Typing, bindings_for
@@ -410,7 +410,7 @@ class RunScreen(ConsoleScreen):
         if self.in_detail and self.detail.active == STATE and self.detail.state.selected_path:
             self.detail.state.action_copy_value()
         else:
-            self.app.do_copy(subject)
+            errands.copy(self.app, subject)
 
     def on_state_view_copied(self, message: StateView.Copied) -> None:
         self.details.copied(f"{message.what} of {self.detail.state.selected}", message.text)

@@ -8,6 +8,7 @@ from typing import ClassVar
 from textual.binding import BindingType
 from textual.widget import Widget
 
+from walkback_console import errands
 from walkback_console.plain_words import many
 from walkback_console.screens.base import ConsoleScreen
 from walkback_console.screens.log import LogScreen
@@ -54,7 +55,7 @@ class WholeScreen(ConsoleScreen):
         return [("y", "copy"), ("P", "pager"), ("S", "save"), ("esc", "back")]
 
     def do_copy(self, _: Subject | None) -> None:
-        self.app.copied(self._parts[-1][1] if self._parts else "")
+        errands.copied(self.app, self._parts[-1][1] if self._parts else "")
 
     do_copy_command = do_copy
 

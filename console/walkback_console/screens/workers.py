@@ -10,7 +10,7 @@ from textual import events
 from textual.binding import BindingType
 from textual.widget import Widget
 
-from walkback_console import actions
+from walkback_console import actions, errands
 from walkback_console.actions import find
 from walkback_console.columns import columns
 from walkback_console.deciding import frozen_name
@@ -158,7 +158,9 @@ class WorkersScreen(ConsoleScreen):
 
     def do_copy(self, _: Subject | None) -> None:
         row = self.list.selected_row
-        self.app.copied("" if row is None else str(row["name"] if row["is"] == FREEZE and row["name"] else row["id"]))
+        errands.copied(
+            self.app, "" if row is None else str(row["name"] if row["is"] == FREEZE and row["name"] else row["id"])
+        )
 
     def action_search(self) -> None:
         self.type_in("search", self.list.find, changed=self.list.find)
