@@ -1,8 +1,8 @@
 """Rows come and go while keys arrive: what is acted on is the id that stood under the cursor in the last painted frame.
 
 Seeded, on the inbox of a real store. In most trials the list is given its rows by the trial, between and among keys
-that are sent without waiting, and the frame is what the list drew when the screen was last painted. In a slice of them the
-console runs in a pty, rows come and go in the store, and the frame is what a terminal shows.
+that are sent without waiting, and the frame is what the list drew when the screen was last painted. In a slice of them
+the console runs in a pty, rows come and go in the store, and the frame is what a terminal shows.
 """
 
 from __future__ import annotations
