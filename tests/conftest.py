@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,3 +40,16 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'walkback.db'}"
     url: str = request.getfixturevalue("pg_url")
     return url
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of the console mostly wait for a screen, and the others compute: file by file, some of each in turn."""
+    placed: list[tuple[float, list[pytest.Item]]] = []
+    for waits in (True, False):
+        kind = [item for item in items if ("console" in item.path.parts) is waits]
+        seen = 0
+        for _, of_file in itertools.groupby(kind, key=lambda item: item.path):
+            group = list(of_file)
+            placed.append((seen / len(kind), group))
+            seen += len(group)
+    items[:] = [item for _, group in sorted(placed, key=lambda place: place[0]) for item in group]
