@@ -263,7 +263,7 @@ def _attempt_lines(subject: Subject) -> Iterator[Line]:
         yield Line(ATTEMPTS, "attempts", t(f"{row['attempts']} in all; the last {len(shown)}:", "dim"))
     for a in shown:
         answer = {None: "no answer yet", "none": "no answer"}.get(a["answer"], a["answer"])
-        error = f": {a['error_class']}: {a['error']}" if a["error_class"] else ""
+        error = "".join(f": {word}" for word in (a["error_class"], a["error"]) if word)
         yield Line(
             ATTEMPTS,
             f"attempt {a['n']}",

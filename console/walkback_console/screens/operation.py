@@ -116,7 +116,7 @@ class OperationScreen(ConsoleScreen):
                 text = said((choice.action.label, "strong"), ": ", t(choice.then))
                 lines.append(Line(CHOICES, f"{'you can' if not lines else '':<12}{key}", text))
             else:
-                off.append(said((key, "key"), f" {choice.action.label}: ", t(choice.why_not, "dim")))
+                off.append(said((f"{key} {choice.action.label}: ", "dim"), t(choice.why_not, "dim")))
         lines += [Line(CHOICES, "not now" if n == 0 else "", text) for n, text in enumerate(off)]
         return lines
 

@@ -114,7 +114,8 @@ class Page(ScrollView, can_focus=True):
             parts = line.text.wrap(console, max(10, self._width - own), overflow="fold", tab_size=1) or [Text()]
             for n, part in enumerate(parts):
                 part.rstrip()
-                label = Text(safe(line.label if n == 0 else ""), "dim") if own else Text()
+                label = Text.assemble((safe(line.label if n == 0 else ""), "dim")) if own else Text()
+                label.stylize("key", own - 2)  # a key that can be pressed stands at its end
                 label.pad_right(max(0, own - label.cell_len))
                 self._folded.append((line.part, label, part))
         self.virtual_size = Size(self._width, len(self._folded))
