@@ -57,8 +57,7 @@ def fill(store: Store, clock: driver.Clock) -> None:
     driver.write(
         h, "1", tool="charge_card", description="charge Bob for order-failed", after={"paid": True, "cents": 0}
     )
-    failure = {"error_class": "ValueError", "message": "the rate per euro is 0", "fingerprint": "f" * 16}
-    store.do(FailRun(**h.by, **failure))
+    store.do(FailRun(**h.by, error_class="ValueError", message="the rate per euro is 0", fingerprint="f" * 16))
     for n in range(3):
         h = run(f"order-{n}", 50)
         driver.park_unknown(
@@ -149,10 +148,10 @@ def test_it_looks_as_it_did(name: str, url: str) -> None:
         app = Still(options)
         async with app.run_test(size=size) as pilot:
             await walk(pilot)
-            last = ""
-            while (text := screen_text(app)) != last:  # until nothing more comes
-                last = text
+            last, text = "", screen_text(app)
+            while text != last:  # until nothing more comes
                 await pilot.pause(0.3)
+                last, text = text, screen_text(app)
             app.leave()
             return text
 
