@@ -32,6 +32,7 @@ VERDICT, ABOUT, CONTRACT, KNOWN, ATTEMPTS, ARGUMENTS, WRITES = (
     "arguments",
     "writes",
 )
+CHOICES = "choices"
 LAST_ATTEMPTS = 3
 COMPACT = 130
 """Characters of all arguments together that are shown one after the other instead of below each other."""

@@ -18,10 +18,8 @@ from walkback_console.actions import Action
 from walkback_console.plain_words import many
 from walkback_console.screens.base import KEY_NAMES, ConsoleScreen, bindings_for
 from walkback_console.subjects import Subject, load_operation
-from walkback_console.verdicts import ARGUMENTS, Line, approval_lines, choices, operation_lines, said, t
+from walkback_console.verdicts import ARGUMENTS, CHOICES, Line, approval_lines, choices, operation_lines, said, t
 from walkback_console.widgets.page import Page
-
-CHOICES = "choices"
 
 
 def both_bindings() -> list[BindingType]:

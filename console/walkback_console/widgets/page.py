@@ -13,7 +13,7 @@ from textual.strip import Strip
 
 from walkback_console.palette import paper, segments
 from walkback_console.safe_text import safe
-from walkback_console.verdicts import Line
+from walkback_console.verdicts import CHOICES, Line
 
 LABEL = 14
 """Columns of a label; what does not fit beside it goes on below, behind it."""
@@ -115,7 +115,8 @@ class Page(ScrollView, can_focus=True):
             for n, part in enumerate(parts):
                 part.rstrip()
                 label = Text.assemble((safe(line.label if n == 0 else ""), "dim")) if own else Text()
-                label.stylize("key", own - 2)  # a key that can be pressed stands at its end
+                if line.part == CHOICES:
+                    label.stylize("key", own - 2)  # the key to press stands at its end
                 label.pad_right(max(0, own - label.cell_len))
                 self._folded.append((line.part, label, part))
         self.virtual_size = Size(self._width, len(self._folded))
