@@ -32,6 +32,7 @@ VERDICT, ABOUT, CONTRACT, KNOWN, ATTEMPTS, ARGUMENTS, WRITES = (
     "arguments",
     "writes",
 )
+CHOICES = "choices"
 LAST_ATTEMPTS = 3
 COMPACT = 130
 """Characters of all arguments together that are shown one after the other instead of below each other."""
@@ -263,7 +264,7 @@ def _attempt_lines(subject: Subject) -> Iterator[Line]:
         yield Line(ATTEMPTS, "attempts", t(f"{row['attempts']} in all; the last {len(shown)}:", "dim"))
     for a in shown:
         answer = {None: "no answer yet", "none": "no answer"}.get(a["answer"], a["answer"])
-        error = f": {a['error_class']}: {a['error']}" if a["error_class"] else ""
+        error = "".join(f": {word}" for word in (a["error_class"], a["error"]) if word)
         yield Line(
             ATTEMPTS,
             f"attempt {a['n']}",

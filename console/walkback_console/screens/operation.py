@@ -18,10 +18,8 @@ from walkback_console.actions import Action
 from walkback_console.plain_words import many
 from walkback_console.screens.base import KEY_NAMES, ConsoleScreen, bindings_for
 from walkback_console.subjects import Subject, load_operation
-from walkback_console.verdicts import ARGUMENTS, Line, approval_lines, choices, operation_lines, said, t
+from walkback_console.verdicts import ARGUMENTS, CHOICES, Line, approval_lines, choices, operation_lines, said, t
 from walkback_console.widgets.page import Page
-
-CHOICES = "choices"
 
 
 def both_bindings() -> list[BindingType]:
@@ -116,7 +114,7 @@ class OperationScreen(ConsoleScreen):
                 text = said((choice.action.label, "strong"), ": ", t(choice.then))
                 lines.append(Line(CHOICES, f"{'you can' if not lines else '':<12}{key}", text))
             else:
-                off.append(said((key, "key"), f" {choice.action.label}: ", t(choice.why_not, "dim")))
+                off.append(said((f"{key} {choice.action.label}: ", "dim"), t(choice.why_not, "dim")))
         lines += [Line(CHOICES, "not now" if n == 0 else "", text) for n, text in enumerate(off)]
         return lines
 

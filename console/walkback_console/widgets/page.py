@@ -13,7 +13,7 @@ from textual.strip import Strip
 
 from walkback_console.palette import paper, segments
 from walkback_console.safe_text import safe
-from walkback_console.verdicts import Line
+from walkback_console.verdicts import CHOICES, Line
 
 LABEL = 14
 """Columns of a label; what does not fit beside it goes on below, behind it."""
@@ -114,7 +114,9 @@ class Page(ScrollView, can_focus=True):
             parts = line.text.wrap(console, max(10, self._width - own), overflow="fold", tab_size=1) or [Text()]
             for n, part in enumerate(parts):
                 part.rstrip()
-                label = Text(safe(line.label if n == 0 else ""), "dim") if own else Text()
+                label = Text.assemble((safe(line.label if n == 0 else ""), "dim")) if own else Text()
+                if line.part == CHOICES:
+                    label.stylize("key", own - 2)  # the key to press stands at its end
                 label.pad_right(max(0, own - label.cell_len))
                 self._folded.append((line.part, label, part))
         self.virtual_size = Size(self._width, len(self._folded))
