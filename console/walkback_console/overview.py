@@ -24,6 +24,9 @@ ORDER = (
 )  # fmt: skip
 
 
+NAME = 30
+
+
 @dataclass(frozen=True, slots=True)
 class Overview:
     at: int = 0
@@ -69,6 +72,12 @@ def first_line(where: str, environment: str, who: Who, read_age: int | None, now
     return text.append(Text.assemble(safe(person), " · ", (fresh, "bad" if stale else "dim"), " · ", (clock, "dim")))
 
 
+def _name(text: str) -> str:
+    """A name for the heading, which must not outgrow the screen; `:workers` has all of it."""
+    shown = safe(text)
+    return shown if len(shown) <= NAME else f"{shown[: NAME - 3]}..."
+
+
 def second_line(found: Overview, *, kinds: bool = True) -> Text:
     """Counts per kind, workers alive, open breakers, freezes; with words, so that it reads without colours."""
     if not found.at:
@@ -86,10 +95,10 @@ def second_line(found: Overview, *, kinds: bool = True) -> Text:
     breakers = [f for f in found.freezes if f["until"] is not None]
     frozen = [f for f in found.freezes if f["until"] is None]
     if breakers:
-        names = ", ".join(safe(str(f["name"])) for f in breakers[:3])
+        names = ", ".join(_name(str(f["name"])) for f in breakers[:3])
         text.append(Text.assemble(" · ", (f"{many(len(breakers), 'breaker')} open: {names}", "bad")))
     if frozen:
-        names = ", ".join(safe(frozen_name(f)) for f in frozen[:3])
+        names = ", ".join(_name(frozen_name(f)) for f in frozen[:3])
         text.append(Text.assemble(" · ", (f"FROZEN: {names}{' ...' if len(frozen) > 3 else ''}", "bad")))
     return text
 

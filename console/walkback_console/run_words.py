@@ -86,7 +86,7 @@ def verdict_words(run: Row, failure: Mapping[str, Any], at: int) -> str:
     if status == "failed":
         message = failure.get("message")
         said_ = f"{run['error_class'] or 'an error'}{': ' + str(message) if message else ''}"
-        at_step = f", at step {failure['step']}" if failure.get("step") else ""
+        at_step = f", after step {failure['step']}" if failure.get("step") else ""
         return f"{said_}{at_step}, {ago(run['finished_at'] or run['updated_at'], at)}."
     if status == "waiting":
         return f"{waits_words(run, at)}."

@@ -272,7 +272,8 @@ class ConsoleScreen(Screen[None]):
                 if then is not None:
                     then()
 
-        about = subject.place or (many(len(subject.members), "operation") if subject.members else "the store")
+        about = subject.place or (many(len(subject.members), "operation") if subject.members else subject.tool)
+        about = about or "the store"
         fields = [(field, field.default(subject)) for field in action.fields]
         title = f"{action.label}: {about}"
         confirm = action.button or action.label.capitalize()
