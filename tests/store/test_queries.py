@@ -946,6 +946,8 @@ def questions(store: Store, now: int) -> dict[str, Callable[[], Any]]:
     """One way to ask each, with the largest page there can be."""
     most = 10**9
     return {
+        "step": lambda: store.step("r0000", "1"),
+        "holding": lambda: store.holding(),
         "run": lambda: store.run("r0000"),
         "runs": lambda: store.runs(RunFilter(agent_prefix=""), limit=most, after=(10**16, 0)),
         "count_runs": lambda: store.count_runs(RunFilter(tag="t", status=["running"])),
