@@ -81,7 +81,7 @@ WALKBACK = Console(
     nothing="Nothing needs a person",
     something="unknown",
     run=lambda url, run_id: walkback("--store", url, "open", run_id),
-    timeline="reading 1",
+    timeline="observe reading",
 )
 EMPTY_TABLE = [sys.executable, "-m", "bench.empty_table"]
 

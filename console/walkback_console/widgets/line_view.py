@@ -102,6 +102,8 @@ class LineView(ScrollView, Generic[R], can_focus=True):
         self._selected = source.key(0) if source.count else None
         self._row: R | None = source.row(0) if source.count else None
         self._is_ghost = False
+        self._astray = False
+        """Somebody has turned the wheel, so that the cursor may be out of view, and is left there."""
         self._lead = 0
         """Blank lines above the first row: they keep the selected row on its line when rows above it are gone."""
         self._tail = 0
@@ -193,6 +195,7 @@ class LineView(ScrollView, Generic[R], can_focus=True):
         self.scroll_to(y=max(0, top), animate=False, force=True)
 
     def _scroll_to_cursor(self) -> None:
+        self._astray = False
         height = self._height()
         line = self._line_of(self._cursor)
         if self._cursor < 0 or not height:
@@ -206,10 +209,16 @@ class LineView(ScrollView, Generic[R], can_focus=True):
         self._resize()
 
     def on_resize(self) -> None:
-        in_view = self._cursor_is_in_view() or self.painted == self._selected
+        in_view = self._cursor_is_in_view() or not self._astray
         self._resize()
         if in_view:
             self._scroll_to_cursor()
+
+    def on_mouse_scroll_up(self) -> None:
+        self._astray = True
+
+    def on_mouse_scroll_down(self) -> None:
+        self._astray = True
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         self._move_scrollbar()
