@@ -145,7 +145,9 @@ def test_a_worker_that_was_stopped_and_goes_on_changes_nothing_of_what_others_to
     taken_over = 0
     with fleet(store_url, tmp_path, seed) as all_:
         crew = [all_.worker(EVERYTHING, latency=LATENCY) for _ in range(CREW)]
-        for n in range(STOPS):
+        for n in range(5 * STOPS):
+            if n >= STOPS and taken_over:  # on a busy machine it may take a few more until one is caught holding a run
+                break
             some_runs(all_, random_, n, 8)
             victim = random_.choice(crew)
             until(partial(has_a_run, all_, victim), "it has a run")
