@@ -152,6 +152,7 @@ class StoreThread:
             try:
                 with store.feed() as feed:
                     self._feed = feed
+                    self._tell(Heard(changed=True))  # what was committed before it listened has not been heard
                     while not self._ended:
                         self._tell(Heard(changed=feed.wait(1.0)))
             except (StoreError, OSError, ValueError) as error:
