@@ -10,7 +10,7 @@ from rich.text import Text
 
 from walkback_console.actions import Who
 from walkback_console.deciding import frozen_name
-from walkback_console.plain_words import SECOND, age, ago, is_silent, many, moment
+from walkback_console.plain_words import SECOND, age, is_silent, many, moment
 from walkback_console.safe_text import safe
 
 if TYPE_CHECKING:
@@ -123,8 +123,3 @@ def decision_line(decisions: Sequence[Row], actor: str, now: int) -> Text | None
         (" takes it back", "busy"),
         others,
     )
-
-
-def freeze_line(f: Row, now: int) -> Text:
-    by = f"{f['by']}, {ago(f['at'], now)}"
-    return Text.assemble((safe(frozen_name(f)), "bad"), safe(f": {f['reason']} ({by})"))

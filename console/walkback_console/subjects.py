@@ -76,15 +76,6 @@ class Subject:
         """As a person types it: the run, and the step if it is about one."""
         return self.run_id if self.step is None else f"{self.run_id}#{self.step}"
 
-    @property
-    def fingerprint(self) -> tuple[Any, ...]:
-        """Two subjects with the same one show the same thing."""
-        run = None if self.run is None else (self.run["run_id"], self.run["head_seq"])
-        members = tuple((m["run_id"], m["step"], m["touched"], m["run_status"]) for m in self.members)
-        frozen = tuple(f["freeze_no"] for f in self.freezes)
-        batch = None if self.batch is None else (self.batch["batch_no"], self.batch["released"], self.batch["status"])
-        return run, self.step, batch, members, frozen, None if self.decision is None else self.decision["seq"]
-
 
 def load_run(store: Store, run_id: str, *, writes: bool = False) -> Subject:
     run = store.run(run_id)
@@ -265,10 +256,6 @@ def undo_of(subject: Subject, typed: str) -> Undo:
         tuple(row for row in rows if row["compensate"] is not None),
         tuple(row for row in rows if row["compensate"] is None),
     )
-
-
-def transactions_of(subject: Subject) -> list[str]:
-    return list(dict.fromkeys(row["scope"] for row in subject.writes if row["scope"]))
 
 
 def _within(scope: str, name: str) -> bool:

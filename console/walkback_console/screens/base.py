@@ -20,7 +20,6 @@ from walkback_console.actions import Action, checked, find, why_not
 from walkback_console.deciding import BadAnswer
 from walkback_console.errands import ERRANDS
 from walkback_console.plain_words import many
-from walkback_console.safe_text import safe
 from walkback_console.subjects import Subject, with_writes
 from walkback_console.widgets.frame import Lines, keys_line
 from walkback_console.widgets.safe_input import SafeInput
@@ -348,6 +347,3 @@ class ConsoleScreen(Screen[None]):
     def do_run(self, subject: Subject | None) -> None:
         if subject is not None and subject.run_id:
             self.app.open_run(subject.run_id, subject.step)
-
-    def say_safely(self, text: str) -> Text:
-        return Text(safe(text))
